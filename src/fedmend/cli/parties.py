@@ -231,6 +231,17 @@ def predict(
     party_predict(kit, rows, out, run, method)
 
 
+@party_app.command("serve")
+def party_serve(
+    kit: Kit,
+    listen: Annotated[str | None, Option(help="where to wait", metavar="HOST:PORT")] = None,
+) -> None:
+    """Answer label parties about people both know, from this party's own columns."""
+    from fedmend.serve.commands import serve_partner
+
+    serve_partner(kit, listen)
+
+
 @party_app.command()
 def adopt(
     kit: Kit,

@@ -127,11 +127,23 @@ def predict(
 
 
 @app.command()
-def serve(run: RunPath, method: Method = None, port: Port = 0) -> None:
-    """Answer questions about new rows as JSON over HTTP, on this machine; Ctrl-C ends it."""
+def serve(
+    place: Annotated[
+        Path, Argument(help="a run's folder, or the kit of the label party", metavar="RUN|KIT")
+    ],
+    method: Method = None,
+    port: Port = 0,
+    run: Annotated[str | None, Option(help="in a kit: which run's model")] = None,
+    partner: Annotated[
+        KeyValues, Option(help="where a partner listens", metavar="PARTY=HOST:PORT")
+    ] = None,
+    log: Annotated[Path | None, Option(help="a line of JSON for each request")] = None,
+) -> None:
+    """Answer questions about people as JSON over HTTP, on this machine; Ctrl-C ends it."""
     from fedmend.serve.serving import serve_run
 
-    serve_run(run, method, port)
+    partners = {name: str(at) for name, at in _files_by_party(partner or [], "--partner").items()}
+    serve_run(place, method, port, run=run, partners=partners, log=log)
 
 
 def _files_by_party(pairs: list[str], option: str = "--with") -> dict[str, Path]:

@@ -20,7 +20,7 @@ from fedmend.errors import DataError, MissingExtra, ReadError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["read_sql", "replace_passwords", "without_password"]
+__all__ = ["query_rows", "read_sql", "replace_passwords", "without_password"]
 
 # A password may hold an @ that should have been written %40: all up to the last one is hidden.
 _LOGIN = re.compile(r"(//[^:@/?]*:)(.*)(?=@)")
@@ -42,17 +42,7 @@ def read_sql(
     ``uri`` is ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or
     ``postgresql://user:password@host:port/database``.
     """
-    scheme = uri.partition(":")[0].lower()
-    if scheme == "sqlite":
-        arrow = _sqlite(query, uri)
-    elif scheme in ("postgresql", "postgres"):
-        arrow = _postgresql(query, uri)
-    else:
-        raise ReadError(
-            "unknown kind of database",
-            value=without_password(uri),
-            mend="use sqlite:///file.db or postgresql://user@host/database",
-        )
+    arrow = _queried(query, uri, [])
     if arrow.num_columns == 0:
         raise ReadError("the query returns no columns", mend="use a SELECT query")
     if arrow.num_rows == 0:
@@ -70,7 +60,30 @@ def read_sql(
         raise
 
 
-def _sqlite(query: str, uri: str) -> pa.Table:
+def query_rows(query: str, ids: Sequence[Any], *, uri: str) -> list[dict[str, Any]]:
+    """The rows that a query returns of some people; ``{ids}`` in it stands for their ids.
+
+    They are handed to the database as values: nothing in an id is ever read as SQL.
+    """
+    is_sqlite = uri.partition(":")[0].lower() == "sqlite"
+    signs = ("?" if is_sqlite else f"${number + 1}" for number in range(len(ids)))
+    return _queried(query.replace("{ids}", ", ".join(signs)), uri, list(ids)).to_pylist()
+
+
+def _queried(query: str, uri: str, values: list[Any]) -> pa.Table:
+    scheme = uri.partition(":")[0].lower()
+    if scheme == "sqlite":
+        return _sqlite(query, uri, values)
+    if scheme in ("postgresql", "postgres"):
+        return _postgresql(query, uri, values)
+    raise ReadError(
+        "unknown kind of database",
+        value=without_password(uri),
+        mend="use sqlite:///file.db or postgresql://user@host/database",
+    )
+
+
+def _sqlite(query: str, uri: str, values: list[Any]) -> pa.Table:
     try:
         import adbc_driver_sqlite.dbapi as driver
     except ImportError as error:
@@ -84,36 +97,38 @@ def _sqlite(query: str, uri: str) -> pa.Table:
     opened = f"file:{quote(str(path))}?mode=ro"
     read_only = "PRAGMA query_only = ON"
     try:
-        return _fetch(driver, opened, read_only, query, {_BATCH_ROWS: 1 << 16})
+        return _fetch(driver, opened, read_only, query, values, {_BATCH_ROWS: 1 << 16})
     except _failures(driver) as error:
         if "type mismatch" not in str(error).lower():
             raise _sql_error(error, uri) from error
     # the driver takes a column's type from the first batch: make all rows one batch instead
     try:
-        return _fetch(driver, opened, read_only, query, {_BATCH_ROWS: 1 << 30})
+        return _fetch(driver, opened, read_only, query, values, {_BATCH_ROWS: 1 << 30})
     except _failures(driver) as error:
         raise _sql_error(error, uri) from error
 
 
-def _postgresql(query: str, uri: str) -> pa.Table:
+def _postgresql(query: str, uri: str, values: list[Any]) -> pa.Table:
     try:
         import adbc_driver_postgresql.dbapi as driver
     except ImportError as error:
         raise MissingExtra("adbc-driver-postgresql", "sql", "reading from PostgreSQL") from error
     try:
-        return _fetch(driver, uri, "SET default_transaction_read_only = on", query, {})
+        return _fetch(driver, uri, "SET default_transaction_read_only = on", query, values, {})
     except _failures(driver) as error:
         raise _sql_error(error, uri) from error
 
 
-def _fetch(driver: Any, uri: str, read_only: str, query: str, options: dict[str, int]) -> pa.Table:
+def _fetch(
+    driver: Any, uri: str, read_only: str, query: str, values: list[Any], options: dict[str, int]
+) -> pa.Table:
     connection = driver.connect(uri, autocommit=True)
     try:
         with connection.cursor() as cursor:
             cursor.execute(read_only)
         with connection.cursor() as cursor:
             cursor.adbc_statement.set_options(**{k: str(v) for k, v in options.items()})
-            cursor.execute(query)
+            cursor.execute(query, values or None)
             return cursor.fetch_arrow_table()
     finally:
         connection.close()

@@ -33,6 +33,7 @@ from fedmend._files import write_whole
 from fedmend.data.sql import replace_passwords
 from fedmend.data.table import Table
 from fedmend.deploy.rules import Rule, refused_kinds
+from fedmend.deploy.serve_settings import ServeSettings
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation import Policy, Site, Worker
 from fedmend.federation.bound import Bound
@@ -65,6 +66,7 @@ __all__ = [
     "own_identity",
     "party_of",
     "read_new",
+    "require_confirmed",
     "rules_of",
     "unconfirmed",
 ]
@@ -118,6 +120,8 @@ class PartyFile(PartySettings):
     trained model. spu_addresses: host:port, or a host, where partners are reached in alignments of
     mode "spu". keep_jobs: of how many finished runs the folders of FLARE's jobs are kept. rule: to
     whom it says yes or no before anybody is asked.
+    mode "spu". keep_jobs: of how many finished runs the folders of FLARE's jobs are kept.
+    serve: how questions about people are answered, once there is a model.
     """
 
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
@@ -132,6 +136,7 @@ class PartyFile(PartySettings):
     spu_addresses: dict[str, str] = Field(default_factory=dict)
     keep_jobs: int = Field(default=KEEP_JOBS, ge=0)
     rule: list[Rule] = Field(default_factory=list)
+    serve: ServeSettings = Field(default_factory=ServeSettings)
 
     _source: Path = Path(PARTY_FILE)
 
@@ -173,7 +178,7 @@ def party_of(text: str, path: Path) -> PartyFile:
 
 def open_site(file: PartyFile, hello: Hello, folder: Path) -> Site:
     """This party's site for a run: bound to its methods, tables read, test rows set aside."""
-    _require_confirmed(file)
+    require_confirmed(file)
     policy, bound = rules_of(file, hello)
     home = folder / RUN_FOLDER / hello.run
     if hello.reproducible:
@@ -283,7 +288,7 @@ def confirm(file: PartyFile) -> None:
     write_whole(file.at(CONFIRMED_FILE), content, private=True)
 
 
-def _require_confirmed(file: PartyFile) -> None:
+def require_confirmed(file: PartyFile) -> None:
     """Nothing is called or looked up that the party has not confirmed.
 
     The refusal goes to the coordinator, and names keys only.
@@ -308,6 +313,9 @@ def _leads(file: PartyFile) -> Iterator[Lead]:
     for key in ("sql", "test_sql"):
         if getattr(file, key) is not None:
             yield _lead(key, getattr(file, key))
+    for key in ("sql", "url"):
+        if getattr(file.serve, key) is not None:
+            yield _lead(f"serve.{key}", getattr(file.serve, key))
     for party, address in sorted(file.spu_addresses.items()):
         yield _lead(f"spu_addresses.{party}", address)
 

@@ -113,10 +113,14 @@ class Ledger:
     >>> ledger.record("bank", "coordinator", "Rank.sums", "statistic", three_sums)
     >>> [(entry.sender, entry.kind, entry.count) for entry in ledger.entries()]
     [('bank', 'statistic', 1)]
+
+    remember: whether `entries` has all that was recorded; a service that runs for months has its
+    file.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = Path(path) if path is not None else None
+        self.remember = True
         self._lock = threading.Lock()
         self._closed_entries: list[Entry] = []
         # key -> [first time, last time, count, first message, last message]; one window at a time
@@ -213,7 +217,8 @@ class Ledger:
         self._write(fresh)
 
     def _write(self, fresh: list[Entry]) -> None:
-        self._closed_entries += fresh
+        if self.remember:
+            self._closed_entries += fresh
         if self._file is not None:
             for entry in fresh:
                 line, self._head = _line(self._head, entry)

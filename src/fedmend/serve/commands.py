@@ -19,7 +19,7 @@ from fedmend.serve.running import (
     run_config,
 )
 
-__all__ = ["adopt", "party_predict", "predict_command"]
+__all__ = ["adopt", "kept_in_kit", "party_predict", "predict_command", "serve_partner"]
 
 
 def predict_command(
@@ -65,19 +65,25 @@ def party_predict(kit: Path, rows: Path, out: Path, run: str | None, method: str
     from fedmend.deploy.party_file import load_party
 
     party = load_party(kit)
+    kept = kept_in_kit(kit, party.name, run, method)
+    check_out(out)
+    _tell([predict_alone(kept, party, rows, out, device=party.device)])
+
+
+def kept_in_kit(kit: Path, party: str, run: str | None, method: str | None) -> Path:
+    """The folder of a model in a kit with which its party can decide."""
     kept = sorted((kit / RUNS_FOLDER).glob(f"{run or '*'}/{method or '*'}/model.json"))
     if not kept:
         asked = "".join(f" {each!r}" for each in (run, method) if each)
         raise ConfigError(
             f"{kit} holds no model{asked} that can decide alone. Mend: for a party without "
-            f'labels [predict] alone = ["{party.name}"] in the federation.toml of the run; '
+            f'labels [predict] alone = ["{party}"] in the federation.toml of the run; '
             "fedmend party adopt takes a part that was handed over"
         )
     if len(kept) > 1:
         told = ", ".join(f"--run {each.parts[-3]} --method {each.parts[-2]}" for each in kept)
         raise ConfigError(f"{kit} holds several models. Mend: one of {told}")
-    check_out(out)
-    _tell([predict_alone(kept[0].parent, party, rows, out, device=party.device)])
+    return kept[0].parent
 
 
 def adopt(kit: Path, model: Path, run: str | None) -> None:
@@ -109,6 +115,17 @@ def adopt(kit: Path, model: Path, run: str | None) -> None:
                 shutil.copy2(file, target / file.name)
         what = f"{party.name}'s part of {method}" if method in taken else f"the model of {method}"
         typer.echo(f"{target}: {what}")
+
+
+def serve_partner(kit: Path, listen: str | None) -> None:
+    """``fedmend party serve KIT``: until interrupted or told to end (SIGTERM)."""
+    from fedmend.serve.loopback import serve_until_told
+    from fedmend.serve.partner import PartnerServer
+
+    with PartnerServer(kit, listen) as server:
+        words = f"{server.file.name} answers at {server.address} (Ctrl-C ends it)"
+        serve_until_told(server, lambda: typer.echo(words))
+        typer.echo("ended")
 
 
 def _tell(found: list[Predicted]) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from fedmend.errors import ConfigError
 
@@ -33,9 +33,17 @@ class LoopbackHandler(BaseHTTPRequestHandler):
         self.send_header("X-Content-Type-Options", "nosniff")
         super().end_headers()
 
-    def send(self, text: str, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
+    def send(
+        self,
+        text: str,
+        kind: str,
+        status: HTTPStatus = HTTPStatus.OK,
+        more: Mapping[str, str] | None = None,
+    ) -> None:
         data = text.encode()
         self.send_response(status)
+        for name, value in (more or {}).items():
+            self.send_header(name, value)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
         self.send_header("Cache-Control", "no-store")
@@ -56,8 +64,8 @@ class _Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, *args: Any) -> None:
-        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+    def __init__(self, most: int, *args: Any) -> None:
+        self._free = threading.BoundedSemaphore(most)
         super().__init__(*args)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -75,13 +83,23 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
+class Stoppable(Protocol):
+    """What serves until it is stopped from another thread."""
+
+    def serve(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
 class LoopbackServer:
     """A server on loopback; use it as a context, and `serve` until it is stopped."""
+
+    most_connections = MOST_CONNECTIONS
 
     def __init__(self, port: int, handler: type[LoopbackHandler]) -> None:
         mine = type(handler.__name__, (handler,), {"app": self})
         try:
-            self._server = _Server((LOOPBACK, port), mine)
+            self._server = _Server(self.most_connections, (LOOPBACK, port), mine)
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"port {port} cannot be used: {getattr(error, 'strerror', None) or error}. "
@@ -107,7 +125,7 @@ class LoopbackServer:
         self._server.server_close()
 
 
-def serve_until_told(server: LoopbackServer, tell: Callable[[], None]) -> None:
+def serve_until_told(server: Stoppable, tell: Callable[[], None]) -> None:
     """Serve until Ctrl-C or SIGTERM; `tell` is called when both would be heard."""
     ended = threading.Event()
 

@@ -129,10 +129,16 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         return dict(stored)
 
 
-def load_model(name: str, folder: Path, fed: Federation) -> Any:
-    """The estimator of a saved model; whatever else is in its folder is a `DataError`."""
+def load_model(name: str, folder: Path, fed: Federation, *, alone: bool = False) -> Any:
+    """The estimator of a saved model; whatever else is in its folder is a `DataError`.
+
+    alone: without the parts of parties that are not there.
+    """
     with reading(folder, DAMAGED):
-        return method_class(name).load(folder, fed)
+        kind = method_class(name)
+        if alone:
+            return kind.of_manifest(read_manifest(folder) | {"alone": True}, folder, fed)
+        return kind.load(folder, fed)
 
 
 def run_name(run: Path) -> str:

@@ -1,0 +1,143 @@
+"""Where a party takes the columns of people it is asked about: from its own source, by their ids.
+
+A table in memory (a file, or the party's table); a parameterised query; an address of its own. Who
+the people are that can be asked about is read once, when the service starts.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from fedmend.data.table import Table
+from fedmend.errors import DataError, Refused
+from fedmend.flow.new_rows import read_rows, rows_of_records
+from fedmend.flow.reading import read_party
+
+if TYPE_CHECKING:
+    from fedmend.data.schema import Schema
+    from fedmend.deploy.party_file import PartyFile
+    from fedmend.flow.config import PartySettings
+    from fedmend.flow.reading import File
+
+__all__ = ["OnDemand", "People", "Quota", "people_of", "source_of"]
+
+MAX_ANSWER_BYTES = 64_000_000
+URL_SECONDS = 10.0
+DAY = 86_400.0
+
+
+class People:
+    """Everybody whose columns this party can give, in memory."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._index = pd.Index(table.ids)
+
+    @property
+    def ids(self) -> np.ndarray:
+        return self.table.ids
+
+    def places(self, ids: list[Any]) -> np.ndarray:
+        """Where these ids stand, -1 where nobody is called so."""
+        try:
+            return np.asarray(self._index.get_indexer(pd.Index(ids)))
+        except TypeError:  # ids of another type than all of ours
+            return np.full(len(ids), -1)
+
+    def rows(self, places: np.ndarray) -> tuple[Table, np.ndarray]:
+        """The rows of people at these places, and which of them could not be had."""
+        return self.table.take(places), np.zeros(0, np.int64)
+
+
+class OnDemand(People):
+    """Columns that are looked up when somebody is asked about: by a query, or at an address."""
+
+    def __init__(self, table: Table, file: PartyFile, schema: Schema) -> None:
+        super().__init__(table.select([]))
+        self._file, self._schema = file, schema
+
+    def rows(self, places: np.ndarray) -> tuple[Table, np.ndarray]:
+        ids = self.ids[places].tolist()
+        try:
+            found = self._asked(ids)
+        except (DataError, OSError, ValueError) as error:
+            raise Refused(
+                self._file.name,
+                f"its own source of columns does not answer ({type(error).__name__})",
+                "its log says more",
+            ) from error
+        by_id = {row[self._file.id]: row for row in found}
+        lacking = [at for at, each in enumerate(ids) if each not in by_id]
+        empty = dict.fromkeys(self._schema)
+        records = [by_id.get(each, empty) | {self._file.id: each} for each in ids]
+        return rows_of_records(records, self._file, self._schema), np.array(lacking, np.int64)
+
+    def _asked(self, ids: list[Any]) -> list[dict[Any, Any]]:
+        how = self._file.serve
+        if how.sql is not None:
+            from fedmend.data.sql import query_rows
+            from fedmend.flow.config.references import look_up
+
+            place = look_up(str(self._file.uri), "uri")
+            with place.as_written():
+                return query_rows(how.sql, ids, uri=place.text)
+        body = json.dumps({"ids": ids}).encode()
+        asked = urllib.request.Request(
+            str(how.url), body, {"Content-Type": "application/json"}, method="POST"
+        )
+        with urllib.request.urlopen(asked, timeout=URL_SECONDS) as answer:
+            content = json.loads(answer.read(MAX_ANSWER_BYTES))
+        rows = content.get("rows") if isinstance(content, dict) else None
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise ValueError(f"{how.url} did not answer with rows")
+        return [row for row in rows if self._file.id in row]
+
+
+def people_of(place: File, party: PartySettings, schema: Schema | None) -> Table:
+    """The columns of everybody in a party's table, as the model knows them; no labels."""
+    from fedmend.flow.config.references import look_up
+
+    if party.data is None:
+        return read_party(place, party)[0].features
+    where = look_up(party.data, "data")
+    with where.as_written():
+        return read_rows(place.at(where.text), party, schema)
+
+
+def source_of(file: PartyFile, schema: Schema | None) -> People:
+    """The source that a party's [serve] names."""
+    how = file.serve
+    if how.rows is not None:
+        return People(read_rows(file.at(how.rows), file, schema))
+    people = people_of(file, file, schema)
+    if schema is not None and (how.sql is not None or how.url is not None):
+        return OnDemand(people, file, schema)
+    return People(people)
+
+
+class Quota:
+    """How often each person may be asked about by somebody in a day; None is as often as asked."""
+
+    def __init__(self, most: int | None) -> None:
+        self.most = most
+        self._day = 0
+        self._asked: Counter[tuple[str, Any]] = Counter()
+
+    def over(self, asker: str, people: list[Any]) -> list[Any]:
+        """Those of these people that this asker gets nothing about today; the others count."""
+        if self.most is None:
+            return []
+        today = int(time.time() // DAY)
+        if today != self._day:
+            self._day = today
+            self._asked.clear()
+        over = [each for each in people if self._asked[asker, each] >= self.most]
+        self._asked.update((asker, each) for each in people if each not in set(over))
+        return over

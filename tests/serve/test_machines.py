@@ -1,0 +1,281 @@
+"""Answers over machines: a partner in a process of its own, mutual TLS on loopback."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.x509.oid import NameOID
+from tests.serve.conftest import serving
+
+from fedmend.errors import PartyAbsent, Refused
+from fedmend.federation import Policy
+from fedmend.federation.ledger import read_ledger
+from fedmend.serve.channel import Channel
+from fedmend.serve.partner import served_only
+from fedmend.serve.service import WholeRun, open_kit
+from fedmend.serve.serving import PredictServer
+
+pytestmark = pytest.mark.filterwarnings("ignore::fedmend.errors.PrivacyWarning")
+TOKEN, QUOTA = "a token of the tests", 12
+SHARED = range(1050, 1150)  # of 1000 … 1159 here and 1040 … 1199 at the partner
+
+
+class Authority:
+    """Makes kits as provisioning does, with quicker keys."""
+
+    def __init__(self) -> None:
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedmend")])
+        self.root = self._signed(self.name, self.key, ca=True)
+
+    def _signed(self, name, key, *, ca=False):
+        now = datetime.datetime.now(datetime.UTC)
+        day = datetime.timedelta(days=1)
+        return (
+            x509.CertificateBuilder(self.name, name, key.public_key(), x509.random_serial_number())
+            .not_valid_before(now - day)
+            .not_valid_after(now + 90 * day)
+            .add_extension(x509.BasicConstraints(ca, None), critical=True)
+            .sign(self.key, SHA256())
+        )
+
+    def kit(self, folder, name):
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL
+        startup = folder / "startup"
+        startup.mkdir(parents=True)
+        (startup / "client.crt").write_bytes(self._signed(subject, key).public_bytes(pem))
+        plain = serialization.NoEncryption()
+        (startup / "client.key").write_bytes(key.private_bytes(pem, form, plain))
+        (startup / "rootCA.pem").write_bytes(self.root.public_bytes(pem))
+        return folder
+
+
+class Partner:
+    """``fedmend party serve`` as a process."""
+
+    def __init__(self, kit, port=0):
+        command = [sys.executable, "-m", "fedmend", "party", "serve", str(kit)]
+        command += ["--listen", f"127.0.0.1:{port}"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.address = self.process.stdout.readline().split()[3]
+        self.port = int(self.address.rpartition(":")[2])
+
+    def send(self, number):
+        os.kill(self.process.pid, number)
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def world(vertical, tmp_path_factory):
+    """Kits of bank and telco with their parts of a run, and the partner's process."""
+    folder = tmp_path_factory.mktemp("machines")
+    authority = Authority()
+    digest = hashlib.sha256(TOKEN.encode()).hexdigest()
+    more = {
+        "bank": f'label = "y"\n[serve]\ndigits = 4\nquota = {QUOTA}\naskers.crm = "{digest}"\n',
+        "telco": '[policy]\nmethods = ["vfl", "boosting", "risa", "serve"]\n',
+    }
+    for name, other in (("bank", "telco"), ("telco", "bank")):
+        kit = authority.kit(folder / name, name)
+        shutil.copy(vertical.parent / f"{name}.csv", kit)
+        head = f'name = "{name}"\ndata = "{name}.csv"\nid = "id"\npartners = ["{other}"]\n'
+        (kit / "party.toml").write_text(f"{head}threads = 1\n{more[name]}")
+        for part in (vertical / "model").glob(f"*/{name}"):
+            shutil.copytree(part, kit / "runs" / "run" / part.parent.name)
+    made = SimpleNamespace(folder=folder, authority=authority, partner=Partner(folder / "telco"))
+    yield made
+    made.partner.end()
+
+
+@pytest.mark.parametrize("method", ["vfl", "secureboost", "risa"])
+def test_the_numbers_are_those_of_one_process(world, vertical, method):
+    ids = [1000, *SHARED, 1159, "nobody", 77]
+    near = WholeRun(vertical, method).service()
+    far = open_kit(world.folder / "bank", {"telco": world.partner.address}, method=method)
+    try:
+        found, expected = far.by_ids(ids, 10.0, "t"), near.by_ids(ids, 10.0)
+    finally:
+        far.close()
+        near.close()
+    assert [row.get("used") for row in found] == [row.get("used") for row in expected]
+    assert found[0]["used"] == ("bank",) and found[0]["absent"] == {"telco": "not known"}
+    assert found[1]["used"] == ("bank", "telco") and found[1]["absent"] == {}
+    assert found[-2:] == [{"id": "nobody", "unknown": True}, {"id": 77, "unknown": True}]
+    p = [[row["p(yes)"] for row in rows[:-2]] for rows in (found, expected)]
+    np.testing.assert_allclose(*p, atol=6e-5)  # digits = 4
+    np.testing.assert_allclose(p[0], [1 - row["p(no)"] for row in expected[:-2]], atol=6e-5)
+    # what crossed stands in both ledgers, one round for each batch
+    for name, file in (("bank", "serve-run.jsonl"), ("telco", f"serve-bank-run-{method}.jsonl")):
+        kinds = {entry.kind for entry in read_ledger(world.folder / name / "ledgers" / file)}
+        assert {"embedding", "hashed-id"} <= kinds and not kinds & {"row", "label"}
+
+
+def test_foreign_certificates_are_refused_by_name(world):
+    shop = world.authority.kit(world.folder / "shop", "shop")
+    hello = Channel("telco", world.partner.address, shop)
+    until = time.monotonic() + 10
+    with pytest.raises(PartyAbsent, match="'shop' is not a partner"):
+        hello.wait(hello.ask([b"x"], until), until)
+    foreign = Authority().kit(world.folder / "foreign", "bank")
+    with pytest.raises(PartyAbsent, match="not of this federation's authority"):
+        Channel("telco", world.partner.address, foreign)
+    with pytest.raises(PartyAbsent, match="is 'telco', by its certificate"):
+        Channel("shop", world.partner.address, world.folder / "bank")
+    told = (world.folder / "telco" / "events.jsonl").read_text()
+    assert "refused 'shop' from 127.0.0.1: not a partner" in told
+
+
+def test_a_session_can_predict_and_nothing_else():
+    from fedmend.methods.vertical import vfl as vfl
+
+    bound = served_only("telco", ("vfl", "serve"), Policy())
+    assert {"attach", "embed", "load"} <= bound.calls["BottomWorker"]
+    for method in ("create", "step", "save", "fill_embedding", "take_top"):
+        with pytest.raises(Refused):
+            bound.admit_call("telco", "BottomWorker", method)
+
+
+@pytest.fixture(scope="module")
+def server(world):
+    with serving(
+        PredictServer(
+            world.folder / "bank",
+            "vfl",
+            partners={"telco": world.partner.address},
+            log=world.folder / "requests.jsonl",
+        )
+    ) as found:
+        yield found
+
+
+def ask(server, content, path="predict", token=TOKEN, get=False):
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    data = None if get else json.dumps(content).encode()
+    request = urllib.request.Request(server.address + path, data, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            text = answer.read().decode()
+            return answer.status, text if path == "metrics" else json.loads(text)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def rows_of(server, ids, **more):
+    status, found = ask(server, {"ids": ids, **more})
+    assert status == 200, found
+    return found["predictions"]["bank"]
+
+
+def test_askers_have_tokens_and_people_a_quota(server):
+    assert ask(server, {"ids": [1050]}, token="")[0] == 401
+    assert ask(server, {"ids": [1050]}, token="another")[0] == 401
+    for _ in range(QUOTA):
+        (row,) = rows_of(server, [1051])
+    assert row["p(yes)"] == round(row["p(yes)"], 4)
+    status, found = ask(server, {"ids": [1050, 1051]})
+    assert status == 429 and "1051 among them" in found["error"]
+    assert rows_of(server, [1050])[0]["used"] == ["bank", "telco"]
+
+
+def test_new_people_and_what_is_wrong(server):
+    new = {"id": 5, "a": 0.3, "b": -1.0, "city": "Ulm"}
+    status, found = ask(server, {"bank": [new, {**new, "id": 1052}]})
+    rows = found["predictions"]["bank"]
+    assert status == 200 and [row["used"] for row in rows] == [["bank"], ["bank", "telco"]]
+    for content, words in (
+        ({"telco": [{"id": 1, "c": 1.0}]}, "'telco'.*own source"),
+        ({"ids": []}, "list of numbers"),
+        ({"ids": [1.5]}, "list of numbers"),
+        ({"ids": [1], "deadline_ms": -1}, "deadline_ms"),
+        ({"ids": [1], "dead": 1}, "'dead'"),
+    ):
+        status, found = ask(server, content)
+        assert status == 422, content
+        assert re.search(words, found["error"])
+
+
+def wait_for(server, ids, wanted, seconds=60.0):
+    """Ask until the partner's part is as wanted; every request is answered."""
+    until = time.monotonic() + seconds
+    for at in range(10_000):
+        (row,) = rows_of(server, [ids[at % len(ids)]])
+        if row["absent"].get("telco") == wanted:
+            return row
+        assert time.monotonic() < until, row
+        time.sleep(0.1)
+
+
+def test_slow_dead_and_back_again(world, server, vertical):
+    ids = list(range(1060, 1150))
+    alone = WholeRun(vertical, "vfl").service()
+    alone.answerer.leave("telco")
+    (expected,) = alone.by_ids([1053], 10.0)
+    alone.close()
+    world.partner.send(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        (row,) = rows_of(server, [1053], deadline_ms=300)
+        took = time.monotonic() - began
+        assert row["absent"] == {"telco": "late"} and row["used"] == ["bank"] and took < 2.0
+        assert row["p(yes)"] == pytest.approx(expected["p(yes)"], abs=1e-4)
+        wait_for(server, ids, "rests")
+    finally:
+        world.partner.send(signal.SIGCONT)
+    wait_for(server, ids, None)
+    port = world.partner.port
+    world.partner.end()
+    assert wait_for(server, ids, "down")["used"] == ["bank"]
+    world.partner = Partner(world.folder / "telco", port)
+    assert wait_for(server, ids, None)["used"] == ["bank", "telco"]
+
+
+def test_what_is_told_of_it(world, server):
+    (row,) = rows_of(server, [1055])
+    status, health = ask(server, None, "health", get=True)
+    assert status == 200 and health["partners"] == {"telco": "there"}
+    _, text = ask(server, None, "metrics", get=True)
+    assert 'fedmend_partner_up{partner="telco"} 1' in text
+    assert 'fedmend_absent_total{partner="telco",reason="late"}' in text
+    assert 'fedmend_request_seconds_count{outcome="partial"}' in text
+    _, told = ask(server, None, "openapi.json", get=True)
+    assert set(told["paths"]) == {"/", "/predict", "/health", "/metrics"}
+    log = (world.folder / "requests.jsonl").read_text()
+    lines = [json.loads(each) for each in log.splitlines()]
+    assert lines[-1]["asker"] == "crm" and lines[-1]["outcome"] == "complete"
+    assert {each["outcome"] for each in lines} == {"complete", "partial", "refused", "invalid"}
+    assert not any("id" in each for each in lines) and row["id"] == 1055
+
+
+def test_nobody_listens(tmp_path):
+    kit = Authority().kit(tmp_path / "bank", "bank")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with pytest.raises(PartyAbsent, match="cannot be reached"):
+        Channel("telco", f"127.0.0.1:{port}", kit)
