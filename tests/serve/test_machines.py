@@ -239,10 +239,14 @@ def test_slow_dead_and_back_again(world, server, vertical):
     alone.close()
     world.partner.send(signal.SIGSTOP)
     try:
-        began = time.monotonic()
-        (row,) = rows_of(server, [1053], deadline_ms=300)
-        took = time.monotonic() - began
-        assert row["absent"] == {"telco": "late"} and row["used"] == ["bank"] and took < 2.0
+        for _ in range(3):  # a signal takes its time
+            began = time.monotonic()
+            (row,) = rows_of(server, [1053], deadline_ms=300)
+            took = time.monotonic() - began
+            if row["absent"]:
+                break
+        assert row["absent"] == {"telco": "late"} and row["used"] == ["bank"], row
+        assert took < 2.0
         assert row["p(yes)"] == pytest.approx(expected["p(yes)"], abs=1e-4)
         wait_for(server, ids, "rests")
     finally:

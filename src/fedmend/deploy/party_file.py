@@ -120,7 +120,6 @@ class PartyFile(PartySettings):
     trained model. spu_addresses: host:port, or a host, where partners are reached in alignments of
     mode "spu". keep_jobs: of how many finished runs the folders of FLARE's jobs are kept. rule: to
     whom it says yes or no before anybody is asked.
-    mode "spu". keep_jobs: of how many finished runs the folders of FLARE's jobs are kept.
     serve: how questions about people are answered, once there is a model.
     """
 

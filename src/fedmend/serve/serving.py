@@ -144,7 +144,9 @@ class PredictServer(LoopbackServer):
                 mend=f"ids, or rows of {service.party.name!r} alone",
             )
         (given,) = records.values()
-        rows, notes = service.by_rows(list(given), service.settings.deadline, asker)
+        rows, notes = service.by_rows(
+            [dict(each) for each in given], service.settings.deadline, asker
+        )
         return {"predictions": {service.party.name: rows}, "notes": notes}, rows
 
     def asker_of(self, authorization: str | None) -> str | None:
