@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from fedmend import Auto
 from fedmend.cli import main
 
 pytestmark = pytest.mark.usefixtures("bare_report")
@@ -66,18 +67,14 @@ class Reader:
             assert line.startswith("fedmend ")
             words = shlex.split(line)[1:]
             if words[0] == "run":
-                self.change(self.folder / words[1])
+                self.change(self.folder / "federation.toml")
             self.run(words)
 
     def change(self, file: Path) -> None:
-        """ "Open it, and change what you like": fewer epochs, and simple models of columns."""
-        text = file.read_text(encoding="utf-8").replace("[[method]]\n", "[[method]]\nepochs = 3\n")
-        quick = (
-            '[complete]\nmodel = "linear"\ncorrelation_mode = "dealer"\ndraws = 1\n'
-            "generator_params = {epochs = 1}\n"
-        )
-        assert text.count("epochs = 3") >= 3 and "[complete]\n" in text
-        file.write_text(text.replace("[complete]\n", quick), encoding="utf-8")
+        """Fewer epochs and folds than a reader would wait for."""
+        text, auto = file.read_text(encoding="utf-8"), '[[method]]\nname = "auto"'
+        assert text.count(auto) == 1
+        file.write_text(text.replace(auto, f"{auto}\nepochs = 3\nfolds = 2"), encoding="utf-8")
 
     def ask(self, words: list[str]) -> None:
         """What curl would send, without needing it."""
@@ -103,7 +100,8 @@ def reader(tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")
-def test_word_by_word(reader, tmp_path):
+def test_word_by_word(reader, tmp_path, monkeypatch):
+    monkeypatch.setitem(Auto.__init__.__kwdefaults__, "folds", 2)  # of the page's Python
     for language, text in blocks():
         if language == "python":
             exec(compile(text, "docs/tutorial.md", "exec"), {})
@@ -114,7 +112,7 @@ def test_word_by_word(reader, tmp_path):
         "fedmend init", "fedmend check", "fedmend run", "fedmend watch", "fedmend ledger",
         "fedmend predict", "fedmend predict", "fedmend serve", "curl -s",
     ]  # fmt: skip
-    assert (tmp_path / "runs" / "mended" / "report.html").is_file()
+    assert (tmp_path / "runs" / "federation" / "report.html").is_file()
     later = pd.read_csv(tmp_path / "looks-later.csv")
     for folder, known_to in (("predictions", "looks sizes"), ("predictions-alone", "looks")):
         found = pd.read_csv(tmp_path / folder / "looks" / "predictions.csv")

@@ -75,14 +75,14 @@ def test_init_check_run_ledger(call, workshop):
     workshop.config.unlink()
     code, out, _ = call("init", "bank.csv", "telco.csv", "--label", "default")
     assert code == 0 and "fedmend check federation.toml" in out
-    for name in ('"vfl" ', '"local" ', '"local-vfl"'):
-        workshop.edit((f"name = {name}", f"epochs = 2\nname = {name}"))
+    few = 'name = "auto"\ncandidates = ["local", "vfl"]\nepochs = 2\nfolds = 2'
+    workshop.edit(('name = "auto"', few))
     code, out, err = call("check")
     assert (code, err) == (0, "")
     assert "100 of bank's 160 rows" in out and "no problems" in out
     code, out, err = call("run")
     assert (code, err) == (0, ""), err
-    assert "What is torn" in out and "LocalVFL" in out and "report.html" in out
+    assert "What is torn" in out and "ederation" in out and "Auto" in out and "report.html" in out
     assert "\x1b[" not in out and "━" not in out
     code, out, _ = call("ledger", workshop.run)
     assert code == 0 and "No row and no label left a party in the clear, but" in out

@@ -78,19 +78,15 @@ def test_from_two_spreadsheets_to_predictions(
     assert "'ja' and 'JA' are taken for different values" in said
     assert "-999" not in said and 'recipe = "complete-vfl"' in said
 
-    short = text.replace('name = "local-vfl"', 'name = "local-vfl"\nepochs = 3')
-    short = short.replace("# epochs = 100", "epochs = 3").replace(
-        'decimal = ","\n', 'decimal = ","\ndrop = ["Aufnahme"]\n'
-    )
-    config.write_text(short.replace('name = "local" ', 'name = "local"\nepochs = 3 '), "utf-8")
+    short = text.replace('name = "auto"', 'name = "auto"\nepochs = 3\nfolds = 2')
+    short = short.replace('decimal = ","\n', 'decimal = ","\ndrop = ["Aufnahme"]\n')
+    config.write_text(short, "utf-8")
     code, said = told(["run"], capsys)
     assert code == 0 and (tmp_path / "runs/federation/report.html").is_file()
 
     rows = [line.rsplit(";", 1)[0] + "\n" for line in lines[:5]]
     (tmp_path / "neu.csv").write_text("".join(rows), "latin-1")
-    code, said = told(
-        ["predict", "runs/federation", "--with", "klinik=neu.csv", "--method", "vfl"], capsys
-    )
+    code, said = told(["predict", "runs/federation", "--with", "klinik=neu.csv"], capsys)
     assert code == 0
     found = pd.read_csv(tmp_path / "predictions/klinik/predictions.csv", dtype={"id": str})
     assert found["id"].tolist() == [line.split(";")[0] for line in lines[1:5]]

@@ -91,21 +91,20 @@ class Advice:
         """What to begin with, at what cost, and how to have it chosen instead."""
         if not self.methods and self.recipe is None:
             return
+        if self.choosing is not None:
+            yield (
+                'To begin with: method = "auto", which lets the methods that fit be heard as far '
+                "as held-out rows say and tells whether federation pays "
+                f"({about(self.choosing.seconds)})."
+            )
         named = [record_of(str(method["name"])).shown for method in self.methods]
         begin = ", ".join(named)
         if self.recipe is not None:
             stages = " → ".join(record_of(name).shown for name in RECIPES[self.recipe].stages)
-            begin = (
-                f'recipe = "{self.recipe}" ({stages}), and {listed(named)} beside it, to compare'
-            )
+            begin = f'recipe = "{self.recipe}" ({stages}), and {listed(named)} beside it'
+        first = "To begin with" if self.choosing is None else "To compare by name"
         cost = f"{about(self.whole.seconds)} and {in_bytes(self.whole.bytes)} in all"
-        yield f"To begin with: {begin}; {cost}."
-        if self.choosing is not None:
-            yield (
-                'Rather not choose? method = "auto" lets the methods that fit be heard as far as '
-                "held-out rows say, each kind of row by itself, and tells whether federation pays "
-                f"({about(self.choosing.seconds)} more)."
-            )
+        yield f"{first}: {begin}; {cost}."
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""

@@ -381,7 +381,7 @@ def test_the_command_goes_before_the_file_and_the_file_before_the_recipe(worksho
         method='name = "vfl"\nepochs = 3\n[[method]]\nname = "local"',
         recipe="correct-complete-vfl",
     )
-    assert config.correct.params["epochs"] == 50 and config.correct.params["crossfit"] is True
+    assert config.correct.params["epochs"] == 50 and config.correct.among == "labellers"
     assert [each.name for each in config.method] == ["vfl", "local"], "to compare"
     assert config.method[0].params["epochs"] == 3
     assert plan_of(config).text.startswith('recipe = "correct-complete-vfl"\n')

@@ -179,8 +179,8 @@ def test_the_starter_sees_like_tables(ward: Ward) -> None:
     ward.write("")
     files = [ward.folder / f"{name}.csv" for name in ward.frames]
     text = starter_text(ward.config, files, id="patient", label="state")
-    assert 'shape = "horizontal"' in text and 'name = "sage"' in text
-    assert 'name = "fixmatch"' in text and "recipe" not in text
+    assert 'shape = "horizontal"' in text and 'name = "auto"' in text
+    assert "warmup = 3" in text and "recipe" not in text
     ward.config.write_text(text, encoding="utf-8")
     config = load_config(ward.config)
     assert config.horizontal

@@ -19,7 +19,7 @@ from fedmend.flow.reading import read_party
 def test_the_example_is_a_valid_file(tmp_path):
     config = load_config(write_starter(tmp_path / "federation.toml"))
     assert [party.name for party in config.party] == ["bank", "telco"]
-    assert [method.name for method in config.method] == ["local", "vfl", "local-vfl"]
+    assert [method.name for method in config.method] == ["auto"]
     assert (config.party[0].label, config.party[1].label) == ("default", None)
 
 
@@ -105,7 +105,7 @@ def test_several_tables_with_the_label_are_several_labellers(workshop):
     path = write_starter(workshop.folder / "new.toml", twins, id="customer", label="default")
     config = load_config(path)
     assert config.labellers == ["bank", "copy"]
-    assert [method.name for method in config.method] == ["inc", "majority", "dawid-skene"]
+    assert [method.name for method in config.method] == ["auto"]
     assert config.evaluate.reference == "majority"
 
 
@@ -189,17 +189,6 @@ def test_only_the_beginning_of_a_file_needs_to_be_whole(tmp_path: Path) -> None:
     files = [tmp_path / "a.csv", tmp_path / "b.csv"]
     text = starter_text(tmp_path / "f.toml", files, label="y")
     assert 'normalise = "number"' in text
-
-
-@pytest.mark.parametrize(("columns", "local"), [("id,y", False), ("id,x,y", True)])
-def test_whoever_has_labels_only_does_not_train_alone(
-    tmp_path: Path, columns: str, local: bool
-) -> None:
-    (tmp_path / "bank.csv").write_text(f"{columns}\n" + ",".join("1" * len(columns.split(","))))
-    (tmp_path / "telco.csv").write_text("id,z\n1,2\n")
-    files = [tmp_path / "bank.csv", tmp_path / "telco.csv"]
-    text = starter_text(tmp_path / "federation.toml", files, id="id", label="y")
-    assert ('name = "local" ' in text) == local and 'name = "vfl"' in text
 
 
 def test_parquet_files_say_which_column_is_the_id(tmp_path: Path) -> None:

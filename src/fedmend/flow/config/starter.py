@@ -97,8 +97,6 @@ def starter_text(
         parties=parties,
         horizontal=horizontal,
         several=len(labels) > 1,
-        # Whoever has labels only has nothing to learn from by itself.
-        local=any(len(tables[file].header) != 2 for file in labels),
         rule=_rule(known),
         title=title_of(list(names.values())),
     )
