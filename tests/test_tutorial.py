@@ -74,7 +74,7 @@ class Reader:
         """Fewer epochs and folds than a reader would wait for."""
         text, auto = file.read_text(encoding="utf-8"), '[[method]]\nname = "auto"'
         assert text.count(auto) == 1
-        file.write_text(text.replace(auto, f"{auto}\nepochs = 3\nfolds = 2"), encoding="utf-8")
+        file.write_text(text.replace(auto, f"{auto}\nepochs = 3\ntrees = 10\nfolds = 2"), encoding="utf-8")
 
     def ask(self, words: list[str]) -> None:
         """What curl would send, without needing it."""
@@ -101,7 +101,8 @@ def reader(tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")
 def test_word_by_word(reader, tmp_path, monkeypatch):
-    monkeypatch.setitem(Auto.__init__.__kwdefaults__, "folds", 2)  # of the page's Python
+    for name, value in {"folds": 2, "settings": {"epochs": 3, "trees": 10}}.items():
+        monkeypatch.setitem(Auto.__init__.__kwdefaults__, name, value)  # of the page's Python
     for language, text in blocks():
         if language == "python":
             exec(compile(text, "docs/tutorial.md", "exec"), {})

@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,7 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer epochs and repeats where a page leaves them at their defaults."""
     from fedmend.generate.tabddpm import TabDDPM
     from fedmend.methods.annotators.estimator import CrowdEstimator
+    from fedmend.methods.auto.auto import Auto
     from fedmend.methods.completion.fedpsg_pum import FedPSGPUM
     from fedmend.preflight.curve import learning_curve
 
@@ -266,6 +268,14 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
         (TabDDPM.__init__, {"steps": 100, "sampling_steps": 5}),
         (CrowdEstimator.__init__, {"epochs": 20}),
     ]
+    quick = {"folds": 2, "settings": {"epochs": 3, "trees": 10, "members": 2}}
+    begin = Auto.__init__
+
+    @wraps(begin)
+    def begin_quickly(self: Auto, **given: Any) -> None:
+        begin(self, **given | quick)
+
+    monkeypatch.setattr(Auto, "__init__", begin_quickly)
     for function, defaults in less:
         for name, value in defaults.items():
             monkeypatch.setitem(function.__kwdefaults__, name, value)

@@ -55,6 +55,7 @@ def test_methods_are_trained_without_and_with_completed_rows(torn, pages):
     ]  # fmt: skip
     assert listener.stages.index(COMPLETING) < listener.stages.index("Training Local")
     assert any(at == COMPLETING for at, _ in listener.heard)
+    assert "VFL has AUC" in record.completing() and record.completing() in record.notes
 
     found = Mending.from_dict(record.mending)
     (pair,) = found.pairs

@@ -68,6 +68,25 @@ def test_few_test_rows_are_told(record):
     assert record.cautions() == []
 
 
+def test_whether_completed_rows_paid_is_told(record):
+    assert record.completing() == ""
+    local, vfl = ([run for run in record.methods if run.title == name] for name in ("Local", "VFL"))
+    for run in local:
+        run.title = "VFL + completed rows"
+    means = [statistics.fmean(run.scores["auc"] for run in runs) for runs in (vfl, local)]
+    assert means[1] < means[0]
+    assert record.completing().startswith("Completing rows did not pay: VFL has AUC 0.")
+    assert record.completing() in record.cautions()
+    for run in local:
+        run.scores["auc"] += means[0] - means[1] + 0.05
+    record.tested = 100
+    assert record.completing().startswith("Whether completing rows paid cannot be told from 100")
+    record.tested = 10_000
+    assert record.completing().startswith("Completing rows paid: ")
+    record.choice = {"why": ["It pays.", "Completing rows pays here: …"]}
+    assert record.completing() == "Completing rows pays here: …"
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 99, "methods": []}'])
 def test_damaged_records_are_named(tmp_path, text):
     (tmp_path / "metrics.json").write_text(text)

@@ -19,7 +19,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -272,11 +272,12 @@ def _entry(
 
 
 _NUMBER = "number"
+_FIELDS = tuple(each.name for each in fields(Entry))
 
 
 def _line(head: Head, entry: Entry) -> tuple[str, Head]:
     """The line of an entry after a head, and the head with it."""
-    content = {_NUMBER: head.lines + 1} | asdict(entry)
+    content = {_NUMBER: head.lines + 1} | {name: getattr(entry, name) for name in _FIELDS}
     text = json.dumps(content)[:-1]
     digest = _digest(head.hash, text)
     return f'{text}{_HASH_KEY}{digest}"}}\n', Head(head.lines + 1, digest)

@@ -290,7 +290,12 @@ def _mended(run: _Run) -> _Shown:
         }
         for number, pair in enumerate(run.mended.pairs)
     ]
-    return {"mending": run.mended, "pairs": pairs, "origins": mending.ORIGIN_WORDS}
+    return {
+        "mending": run.mended,
+        "pairs": pairs,
+        "origins": mending.ORIGIN_WORDS,
+        "paid": run.record.completing(),
+    }
 
 
 def _corrected(run: _Run) -> _Shown:

@@ -125,6 +125,21 @@ def test_a_useless_partner_is_not_heard() -> None:
     assert not weights.get("vfl")
 
 
+def test_completed_rows_that_say_nothing_are_left_out() -> None:
+    frame = people(4)
+    frame[["d", "e", "f"]] = np.random.default_rng(8).normal(size=(N, 3))
+    fed = federation(frame)
+    quick = {"model": "linear", "correlation_mode": "dealer", "generator_params": {"epochs": 1}}
+    mended = fm.FedPSGPUM(source="bank", tau=0.0, min_skill=None, **quick).fit(fed)
+    how = QUICK | {"candidates": ("local", "vfl")}
+    model = fm.Auto(**how).fit(fed, completed=mended.federation)
+    completed = next(each for each in model.choice_["candidates"] if each["completed"])
+    assert not completed["skipped"] and not any(completed["weights"].values())
+    assert list(model.network_.members) == ["local"]
+    (said,) = [line for line in model.choice_["why"] if line.startswith("Completing rows")]
+    assert said.startswith("Completing rows does not pay here")
+
+
 @pytest.mark.parametrize(
     ("label", "task", "metric"),
     [("number", "auto", "rmse"), ("count", "count", "rmse"), ("three", "auto", "auc")],

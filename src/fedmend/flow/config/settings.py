@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from fedmend.data.sql import without_password
 from fedmend.federation.policy import Policy
 from fedmend.methods.registry import HORIZONTAL, METHODS, contestants, make, method_class
+from fedmend.report.record import COMPLETED
 
 __all__ = [
     "AUTO",
@@ -31,7 +32,7 @@ __all__ = [
 
 AUTO = "auto"
 """A method chosen by cross-validation."""
-COMPLETED, CORRECTED = " + completed rows", " + corrected labels"
+CORRECTED = " + corrected labels"
 """How methods trained on a mended federation are shown."""
 MAJORITY = "majority"
 """What evaluate.reference is called when the parties' votes decide."""

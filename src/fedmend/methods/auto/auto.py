@@ -18,7 +18,7 @@ import os
 import secrets
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -272,8 +272,9 @@ class _Contest:
     def choose(self, metric: str) -> dict[str, Any]:
         able = self.able()
         own = [each.slug for each in able if not METHODS[each.name].partners]
+        completed = [each.slug for each in able if each.completed]
         with self._worker(self.fed) as worker:
-            return dict(worker.choose([each.slug for each in able], own, metric))
+            return dict(worker.choose([each.slug for each in able], own, completed, metric))
 
     # ------------------------------------------------------------ interruptions
 
@@ -511,7 +512,7 @@ WORDS = {
 
 
 def _why(choice: Mapping[str, Any], how: Auto) -> list[str]:
-    lines = [_worth(choice)]
+    lines = [_worth(choice), *_completing(choice)]
     for kind, told in choice["kinds"].items():
         low, high = told["interval"] or (float("nan"),) * 2
         shares = {
@@ -542,12 +543,38 @@ def _worth(choice: Mapping[str, Any]) -> str:
     told = choice["kinds"].get(SHARED)
     if told is None or "apart" not in told:
         return f"{choice['chosen']} was chosen."
-    sign = -1 if choice["metric"] in LOWER_IS_BETTER else 1
-    gain = sign * told["apart"]
-    low, high = sorted(sign * each for each in told["apart_interval"] or (0.0, 0.0))
-    what = f"{choice['metric']} {gain:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}"
+    gain, low, what = _gain(choice["metric"], told["apart"], told["apart_interval"])
     if low > 0:
         return f"Federation pays here: beside the label party's own models {what}."
     if gain > 0:
         return f"Whether federation pays here is not certain: beside own models {what}."
     return f"Federation does not pay here: beside the label party's own models {what}."
+
+
+def _completing(choice: Mapping[str, Any]) -> list[str]:
+    """Whether completed rows pay, where methods were tried on them."""
+    heard = [
+        weight
+        for each in choice["candidates"]
+        if each["completed"]
+        for weight in each["weights"].values()
+    ]
+    told = choice["kinds"].get(SHARED) or choice["kinds"].get(ALONE)
+    if told is None or "completing" not in told:
+        return []
+    gain, low, what = _gain(choice["metric"], *told["completing"])
+    if not any(heard):
+        return ["Completing rows does not pay here: what learns from completed rows is not heard."]
+    if low > 0:
+        return [f"Completing rows pays here: beside the same without completed rows {what}."]
+    if gain > 0:
+        return [f"Whether completing rows pays is not certain: beside the same without it {what}."]
+    return [f"Completing rows does not pay here: beside the same without it {what}."]
+
+
+def _gain(metric: str, apart: float, interval: Sequence[float]) -> tuple[float, float, str]:
+    """What is gained, at the least, and both in words."""
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    low, high = sorted(sign * each for each in interval or (0.0, 0.0))
+    gain = sign * apart
+    return gain, low, f"{metric} {gain:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}"

@@ -171,17 +171,22 @@ class BlendWorker(AnsweringWorker):
         )
 
     @exposed(kind="statistic")
-    def choose(self, candidates: list[str], own: list[str], metric: str) -> dict[str, Any]:
+    def choose(
+        self, candidates: list[str], own: list[str], completed: list[str], metric: str
+    ) -> dict[str, Any]:
         """How far each candidate is heard, and how well all of it does on rows held out.
 
-        candidates: the dearest last. own: those that need no partner. Told are, by kind of row:
-        weights, each candidate's score, that of the whole procedure (chosen on some folds, judged
-        on the others), and of the same with this party's own models only.
+        candidates: the dearest last. own: those that need no partner. completed: those that learn
+        from completed rows. Told are, by kind of row: weights, each candidate's score, that of the
+        whole procedure (chosen on some folds, judged on the others), and how far it is from the
+        same with this party's own models only, and from the same without completed rows.
         """
         held = self._held(candidates)
         pool, chosen = pool_of(held), nested(held)
         alone = [candidates.index(name) for name in own]
         without = nested(held.members(alone)) if alone else None
+        real = [at for at, name in enumerate(candidates) if name not in completed]
+        unmended = nested(held.members(real)) if completed and real else None
         kinds = {}
         for number, kind in enumerate(KINDS):
             here = held.kind == number
@@ -195,6 +200,9 @@ class BlendWorker(AnsweringWorker):
                     for at, name in enumerate(candidates)
                 }
             }
+            if unmended is not None:
+                beside = score_of(some, chosen[here], metric, unmended[here])
+                kinds[kind]["completing"] = [beside["apart"], beside["apart_interval"]]
         weights = {
             kind: dict(zip(candidates, pool.weights[number].tolist(), strict=True))
             for number, kind in enumerate(KINDS)

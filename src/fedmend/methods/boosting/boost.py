@@ -321,6 +321,9 @@ class Boosting:
         """How many nodes need sums over A's bins."""
         self._wanted = [(output, node) for _, output in self._open() for node in output.plan()]
         self._a_sums: list[np.ndarray] = []
+        if self.at_home and not self.known:
+            self.take_sums(np.zeros((len(self._wanted), 0), np.int64))
+            return 0
         if self.at_home:
             for start in range(0, len(self._wanted), BATCH):
                 numbers = self.numbers(start, start + BATCH).astype(np.float64)
@@ -443,10 +446,14 @@ class Boosting:
     def grow_at_home(self, sample: np.ndarray, length: int) -> None:
         """All trees from B's own columns and the known cuts only (`disclose` must be spent)."""
         for number in range(self.settings.trees if self.tasks else 0):
-            self.start_tree(number, sample, length)
-            for _ in range(self.growth.depth):
-                self.plan_level()
-                self.choose()
-                if not self.split():
-                    break
-            self.finish_tree()
+            self.grow_alone(number, sample, length)
+
+    def grow_alone(self, number: int, sample: np.ndarray | None, length: int) -> int:
+        """One of them; tells how many targets go on."""
+        self.start_tree(number, sample, length)
+        for _ in range(self.growth.depth):
+            self.plan_level()
+            self.choose()
+            if not self.split():
+                break
+        return self.finish_tree()

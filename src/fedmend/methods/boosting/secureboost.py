@@ -448,6 +448,11 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         return self.boosting.finish_tree()
 
     @exposed(kind="count")
+    def grow_tree(self, number: int) -> int:
+        """All of a tree from own columns, where there are no others; how many outputs go on."""
+        return self.boosting.grow_alone(number, None, len(self._rows_used))
+
+    @exposed(kind="count")
     def keep_trees(self) -> int:
         """Take the trees up to the best one into the model; tells how many these are."""
         (task,), part = self.boosting.tasks, self._part()
@@ -726,18 +731,7 @@ class TreeEnsemble(Judged):
             for name in self.passive
         }
         for tree in range(at.grown, at.trees):
-            active.start_tree(tree)
-            for _ in range(how.depth):
-                wanted = active.plan_level()
-                for start in range(0, wanted, BATCH):
-                    stop = min(wanted, start + BATCH)
-                    columns = active.load_numbers(start, stop, aligned)
-                    for each in histograms.values():
-                        each.sums(columns)
-                self._exchange(passive, active, active.choose())
-                if not active.split():
-                    break
-            going = active.finish_tree()
+            going = self._tree(tree, passive, active, aligned, histograms)
             if going and self.folder is not None and (tree + 1) % CHECKPOINT_EVERY == 0:
                 self._checkpoint(active, tree + 1)
             if progress is not None:
@@ -746,6 +740,25 @@ class TreeEnsemble(Judged):
                 break
         self._numbers = {name: each.close() for name, each in histograms.items()}
         return int(active.keep_trees())
+
+    def _tree(
+        self, tree: int, passive: Crew, active: Any, aligned: int, histograms: Mapping[str, Any]
+    ) -> int:
+        """Grow one of each output; how many outputs go on."""
+        if not histograms:
+            return int(active.grow_tree(tree))
+        active.start_tree(tree)
+        for _ in range(self.config.depth):
+            wanted = active.plan_level()
+            for start in range(0, wanted, BATCH):
+                stop = min(wanted, start + BATCH)
+                columns = active.load_numbers(start, stop, aligned)
+                for each in histograms.values():
+                    each.sums(columns)
+            self._exchange(passive, active, active.choose())
+            if not active.split():
+                break
+        return int(active.finish_tree())
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -976,8 +989,15 @@ class LocalTrees(LocalOnly, SecureBoost):
 # Of split networks: best weights, batches; of sums over sampled rows.
 UNUSED = ("keep_best", "restore_best", "seal_for", "sample")
 WITH_PARTNERS = ("load_numbers", "unmask_with", "mask_numbers", "take_sums", "hold_numbers")
+WITH_PARTNERS += ("take_products", "take_sides", "meet", "public_key")
+BY_LEVELS = ("start_tree", "plan_level", "choose", "split", "finish_tree")
 declare(
     "local-trees",
-    but(ActiveTrees, *UNUSED, *WITH_PARTNERS, "take_products", "take_sides", "meet", "public_key"),
+    but(ActiveTrees, *UNUSED, *WITH_PARTNERS, *BY_LEVELS),
 )
-declare("boosting", but(PassiveTrees, "sample"), but(ActiveTrees, *UNUSED), providers=["state"])
+declare(
+    "boosting",
+    but(PassiveTrees, "sample"),
+    but(ActiveTrees, *UNUSED, "grow_tree"),
+    providers=["state"],
+)
