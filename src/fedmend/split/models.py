@@ -196,7 +196,8 @@ class BottomModel(TrainedModel):
         for step in range(self.settings.local_steps):
             embedding = self._embedding if step == 0 else self._compute(self.in_flight, self._draws)
             self.optimizer.zero_grad()
-            embedding.backward(gradient)
+            # The same as embedding.backward(gradient), which would load sympy first: 1.5 s.
+            (embedding * gradient).sum().backward()
             if step == 0:
                 self.update()
             else:
