@@ -74,7 +74,9 @@ class Reader:
         """Fewer epochs and folds than a reader would wait for."""
         text, auto = file.read_text(encoding="utf-8"), '[[method]]\nname = "auto"'
         assert text.count(auto) == 1
-        file.write_text(text.replace(auto, f"{auto}\nepochs = 3\ntrees = 10\nfolds = 2"), encoding="utf-8")
+        file.write_text(
+            text.replace(auto, f"{auto}\nepochs = 3\ntrees = 10\nfolds = 2"), encoding="utf-8"
+        )
 
     def ask(self, words: list[str]) -> None:
         """What curl would send, without needing it."""

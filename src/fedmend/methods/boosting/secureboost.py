@@ -988,8 +988,10 @@ class LocalTrees(LocalOnly, SecureBoost):
 
 # Of split networks: best weights, batches; of sums over sampled rows.
 UNUSED = ("keep_best", "restore_best", "seal_for", "sample")
-WITH_PARTNERS = ("load_numbers", "unmask_with", "mask_numbers", "take_sums", "hold_numbers")
-WITH_PARTNERS += ("take_products", "take_sides", "meet", "public_key")
+WITH_PARTNERS = (
+    *("load_numbers", "unmask_with", "mask_numbers", "take_sums", "hold_numbers"),
+    *("take_products", "take_sides", "meet", "public_key"),
+)
 BY_LEVELS = ("start_tree", "plan_level", "choose", "split", "finish_tree")
 declare(
     "local-trees",
