@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import pytest
 
 from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
+from fedmend.methods.network import EPOCH_STEPS
 
 SHARING = ("tests/machines/", "tests/serve/")
 """Folders whose files share what was made once: a federation of processes, trained runs."""
@@ -35,6 +36,26 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return next((folder for folder in SHARING if file.startswith(folder)), file)
 
     return ByFile(config, log)
+
+
+def epochs_of(steps: int) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("network", "annotators.estimator"):
+            patch.setattr(f"fedmend.methods.{module}.EPOCH_STEPS", steps)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_epochs():
+    """An epoch goes through the rows once, however few: most tests ask what a training does, not
+    how far it gets. For the others there is `whole_epochs`."""
+    yield from epochs_of(1)
+
+
+@pytest.fixture(scope="module")
+def whole_epochs(short_epochs):
+    """Epochs of as many steps as users' have: ``pytestmark`` of a file whose models must learn."""
+    yield from epochs_of(EPOCH_STEPS)
 
 
 @pytest.fixture(scope="module")

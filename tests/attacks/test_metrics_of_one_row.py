@@ -26,7 +26,7 @@ from fedmend.split.workers import TopWorker
 
 EPSILON = 0.1
 ROWS = 400
-ASKED = 300
+ASKED = 160
 LABELS = np.random.default_rng(1).integers(0, 2, ROWS)
 QUICK: dict[str, Any] = {"epochs": 1, "bottom": (), "embedding": 2, "top": ()}
 _LOW = "min_rows" in {each.name for each in dataclasses.fields(fm.Policy)}

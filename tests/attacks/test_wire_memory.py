@@ -75,22 +75,34 @@ def bound(message: bytes) -> int:
 
 
 @pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("tag", [b"l", b"t"], ids=["list", "tuple"])
-@pytest.mark.parametrize("total", [100_000, 400_000])
-def test_memory_stays_within_the_bound(name: str, tag: bytes, total: int) -> None:
+def test_memory_stays_within_the_bound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.zeros(1)  # what a library sets up once is not the message's
-    message = many(SMALL[name], total, tag)
-    peak, _ = peak_of(message)
-    assert peak <= bound(message), (peak, bound(message))
+    monkeypatch.setattr(wire, "MEMORY_FLOOR", 1 << 17)  # so that short messages come near it
+    for tag in (b"l", b"t"):
+        for total in (3_000, 12_000, 40_000):
+            message = many(SMALL[name], total, tag)
+            peak, _ = peak_of(message)
+            # What numpy and torch keep besides is little of the true floor, not of this one.
+            assert peak <= 1.1 * bound(message), (tag, total, peak, bound(message))
+
+
+def test_memory_stays_within_the_bound_of_long_messages() -> None:
+    for name in ("empty list", "empty array"):
+        message = many(SMALL[name], 400_000)
+        peak, _ = peak_of(message)
+        assert peak <= bound(message), (name, peak, bound(message))
 
 
 @pytest.mark.parametrize("nested", ["dicts", "lists"])
-def test_memory_of_nested_values_stays_within_the_bound(nested: str) -> None:
+def test_memory_of_nested_values_stays_within_the_bound(
+    nested: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "MEMORY_FLOOR", 1 << 20)
     inner = b"d" + struct.pack("<I", 6) + b"".join(text(bytes((97 + i,))) + b"N" for i in range(6))
     deep = b"N"
     for _ in range(20):
         deep = b"l" + struct.pack("<I", 1) + deep
-    message = many(inner if nested == "dicts" else deep, 600_000)
+    message = many(inner if nested == "dicts" else deep, 150_000)
     peak, accepted = peak_of(message)
     assert not accepted and peak <= bound(message)
 
@@ -124,8 +136,8 @@ def test_items_are_counted_over_the_whole_message(monkeypatch: pytest.MonkeyPatc
 def test_honest_messages_pass() -> None:
     boxes = [Sealed("bank", "telco", "ciphertext", bytes(4096)) for _ in range(500)]
     weights = {f"layer{i}.weight": np.ones((30, 30), np.float32) for i in range(1000)}
-    facts = [{"epoch": i, "loss": 0.5, "auc": 0.7} for i in range(4000)]
-    for value in (boxes, weights, facts, list(range(150_000)), [0.5] * 150_000, [b"k" * 32] * 99):
+    facts = [{"epoch": i, "loss": 0.5, "auc": 0.7} for i in range(1000)]
+    for value in (boxes, weights, facts, list(range(40_000)), [0.5] * 40_000, [b"k" * 32] * 99):
         message = wire.encode(value)
         assert wire.measure(value).nbytes == len(message)
         assert len(wire.decode(message)) == len(value)
@@ -160,7 +172,7 @@ def tight() -> Iterator[None]:
         yield
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(pieces)
 def test_sender_and_receiver_draw_one_line(tight: None, value: object) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -9,8 +9,9 @@ import pytest
 
 import fedmend as fm
 from fedmend.cli import main
-from fedmend.errors import ConfigError, Refused
-from fedmend.federation import read_ledger
+from fedmend.errors import ConfigError, Refused, WireError
+from fedmend.federation import read_ledger, wire
+from fedmend.federation.engines.flare.messages import read_reply, request
 from fedmend.federation.ledger import inspect_ledger, read_entries
 from fedmend.federation.reconcile import reconcile
 
@@ -151,6 +152,41 @@ def test_labels_are_refused(fed, world):
     with fed.workers(MachineProbe) as crew, pytest.raises(Refused, match="kind 'label'"):
         crew["bank"].labels()
     assert "kind 'label'" in world.events("bank")
+
+
+def test_malformed_and_replayed_messages_are_answered_and_nothing_crashes(fed, world):
+    courier, session = fed.engine._courier, fed.engine._sessions["bank"]
+
+    def ask(message):
+        return read_reply(courier.ask("bank", message, 20.0).result(30), "bank", "x")
+
+    for message in (b"", b"FMW", b"\0" * 100, wire.encode([1]), request("ping")[:-1]):
+        with pytest.raises(WireError):
+            ask(message)
+    with pytest.raises(Refused, match="another session"):
+        ask(request("stop", session=b"\0" * 16, number=10**5, handle="x"))
+    once = request(
+        *("start",),
+        session=session,
+        number=next(fed.engine._numbers["bank"]),
+        worker="MachineProbe",
+        scope="train",
+        params={},
+    )
+    assert ask(once).startswith("MachineProbe#")
+    with pytest.raises(Refused, match="came before"):
+        ask(once)
+    with pytest.raises(Refused, match="no worker 'Shell' is installed"):
+        fed.engine.start("bank", "Shell", "train", {})
+    head = bytearray(wire.encode(b""))
+    head[4:12] = (1 << 40).to_bytes(8, "little")
+    with pytest.raises(WireError, match="over the limit"):
+        ask(bytes(head))
+    with fed.workers(MachineProbe) as crew:
+        assert crew["bank"].pid() > 0
+    events = world.events("bank")
+    assert "came before" in events
+    assert "over the limit" in events
 
 
 @pytest.mark.slow
