@@ -15,7 +15,7 @@ import pytest
 
 from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
-from fedmend.methods.network import EPOCH_STEPS
+from fedmend.methods.network import EPOCH_STEPS, RESTARTS
 
 SHARING = ("tests/machines/", "tests/serve/")
 """Folders whose files share what was made once: a federation of processes, trained runs."""
@@ -38,24 +38,26 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFile(config, log)
 
 
-def epochs_of(steps: int) -> Iterator[None]:
+def trainings_of(steps: int, restarts: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in ("network", "annotators.estimator"):
             patch.setattr(f"fedmend.methods.{module}.EPOCH_STEPS", steps)
+            patch.setattr(f"fedmend.methods.{module}.RESTARTS", restarts)
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def short_epochs():
-    """An epoch goes through the rows once, however few: most tests ask what a training does, not
-    how far it gets. For the others there is `whole_epochs`."""
-    yield from epochs_of(1)
+def short_trainings():
+    """An epoch goes through the rows once, however few, and what came to nothing is not begun
+    again: most tests ask what a training does, not how far it gets. For others: `whole_trainings`.
+    """
+    yield from trainings_of(1, 0)
 
 
 @pytest.fixture(scope="module")
-def whole_epochs(short_epochs):
-    """Epochs of as many steps as users' have: ``pytestmark`` of a file whose models must learn."""
-    yield from epochs_of(EPOCH_STEPS)
+def whole_trainings(short_trainings):
+    """Trainings as users have them: ``pytestmark`` of a file whose models must learn much."""
+    yield from trainings_of(EPOCH_STEPS, RESTARTS)
 
 
 @pytest.fixture(scope="module")

@@ -253,20 +253,27 @@ def runnable(page: str) -> bool:
     return any(why_not(page, what) is None for what in whats(page, SHELL | PYTHON))
 
 
+SHORT = {
+    "epochs": 8, "pretrain_epochs": 2, "trees": 8, "rounds": 3, "folds": 2, "members": 2,
+    "local_updates": 20,
+}  # fmt: skip
+
+
 @pytest.fixture
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer epochs and repeats where a page leaves them at their defaults."""
+    """Fewer epochs, trees and repeats where a page leaves them at their defaults."""
+    from fedmend.audit import Audit
     from fedmend.generate.tabddpm import TabDDPM
-    from fedmend.methods.annotators.estimator import CrowdEstimator
     from fedmend.methods.auto.auto import Auto
     from fedmend.methods.completion.fedpsg_pum import FedPSGPUM
+    from fedmend.methods.registry import METHODS
     from fedmend.preflight.curve import learning_curve
 
     less: list[tuple[Any, dict[str, Any]]] = [
         (FedPSGPUM.__init__, {"generator_params": {"epochs": 2}, "model": "linear"}),
         (learning_curve, {"sizes": 3, "repeats": 2}),
         (TabDDPM.__init__, {"steps": 100, "sampling_steps": 5}),
-        (CrowdEstimator.__init__, {"epochs": 20}),
+        (Audit.__init__, {"repeats": 1, "looks": 3}),
     ]
     quick = {"folds": 2, "settings": {"epochs": 3, "trees": 10, "members": 2}}
     begin = Auto.__init__
@@ -276,9 +283,10 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
         begin(self, **given | quick)
 
     monkeypatch.setattr(Auto, "__init__", begin_quickly)
+    less += [(record.load().__init__, SHORT) for record in METHODS.values()]
     for function, defaults in less:
-        for name, value in defaults.items():
-            monkeypatch.setitem(function.__kwdefaults__, name, value)
+        for name in defaults.keys() & (function.__kwdefaults__ or {}).keys():
+            monkeypatch.setitem(function.__kwdefaults__, name, defaults[name])
 
 
 @pytest.fixture(scope="module")

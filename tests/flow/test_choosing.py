@@ -14,7 +14,7 @@ from fedmend.flow.scoring import Reference
 
 from .conftest import Stopping
 
-AUTO = '[[method]]\nname = "auto"\nepochs = 3\nfolds = 2\nbudget = 60\n'
+AUTO = '[[method]]\nname = "auto"\nepochs = 3\ntrees = 5\nfolds = 2\nbudget = 60\n'
 
 
 def run(workshop, text, **options):
@@ -114,7 +114,7 @@ def test_from_the_file_to_the_record(workshop) -> None:
     listener = Stopping()
     record = run(workshop, AUTO, listener=listener)
     (trained,) = record.methods
-    assert trained.title == "Auto" and trained.params["settings"] == {"epochs": 3}
+    assert trained.title == "Auto" and trained.params["settings"] == {"epochs": 3, "trees": 5}
     assert [each["title"] for each in record.choice["candidates"]] == [
         "Local", "LocalTrees", "SecureBoost", "RISA",
     ]  # fmt: skip

@@ -23,6 +23,7 @@ from fedmend.split.training import UNJUDGED, SplitNetwork, restarted
 from fedmend.split.workers import TopWorker, judges_of
 
 Make = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("whole_trainings")
 
 CONFIG = SplitConfig(
     bottom=(8,),

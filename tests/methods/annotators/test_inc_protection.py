@@ -21,12 +21,14 @@ from fedmend.methods.annotators.inc import InC
 
 Make = Callable[..., Any]
 QUICK: dict[str, Any] = {
-    "epochs": 6,
+    "epochs": 4,
     "bottom": (),
     "embedding": 4,
     "top": (),
-    "batch_size": 32,
+    "batch_size": 64,
     "lr": 0.02,
+    "crossfit": False,
+    "patience": None,
 }
 
 

@@ -15,6 +15,7 @@ from fedmend.methods.annotators.baselines import EM, MJ
 from fedmend.methods.annotators.inc import InC
 
 Make = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("whole_trainings")
 WIDE: dict[str, Any] = {"bottom": (64,), "top": (64,), "lr": 0.01}
 
 
@@ -73,16 +74,15 @@ def test_columns_that_say_nothing_leave_dawid_skenes_labels(crowd_of: Make) -> N
         frame = crowd.fed.engine.site(name).tables["train"].frame
         for column in frame.columns.drop("y"):
             frame[column] = np.random.default_rng(7).normal(size=len(frame))
-    inc = InC(**WIDE, epochs=12).fit(crowd.fed)
+    inc = InC(**WIDE, epochs=6).fit(crowd.fed)
     votes = EM(epochs=0).fit(crowd.fed)
     np.testing.assert_allclose(inc.posterior_, votes.posterior_, atol=1e-6)
 
 
 def test_a_chosen_length_survives_a_stop(crowd_of: Make, tmp_path: Path) -> None:
-    whole = InC(**WIDE, epochs=6).fit(crowd_of(rows=120).fed)
-    InC(**WIDE, epochs=6).fit(crowd_of(rows=120).fed, checkpoint=tmp_path)
+    whole = InC(**WIDE, epochs=4).fit(crowd_of(rows=120).fed, checkpoint=tmp_path)
     crowd = crowd_of(rows=120)
-    again = InC(**WIDE, epochs=6).fit(crowd.fed, checkpoint=tmp_path, resume=True)
+    again = InC(**WIDE, epochs=4).fit(crowd.fed, checkpoint=tmp_path, resume=True)
     assert again.best_epoch_ == whole.best_epoch_
     np.testing.assert_array_equal(
         again.predict_proba(crowd.fed.on("test")), whole.predict_proba(whole.fed_.on("test"))

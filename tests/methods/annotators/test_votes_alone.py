@@ -158,7 +158,7 @@ def test_other_methods_need_a_column(method: Callable[..., CrowdEstimator]) -> N
 
 
 def test_many_annotators_and_no_vote_leaves() -> None:
-    truth, votes = drawn(200, list(np.linspace(0.5, 0.9, 40)), given=0.2)
+    truth, votes = drawn(200, list(np.linspace(0.5, 0.9, 24)), given=0.35)
     fed = voters(votes)
     model = EM().fit(fed)
     assert (model.corrected_ == np.array(CLASSES)[truth]).mean() > 0.9
