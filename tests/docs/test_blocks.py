@@ -254,7 +254,7 @@ def runnable(page: str) -> bool:
 
 
 SHORT = {
-    "epochs": 8, "pretrain_epochs": 2, "trees": 8, "rounds": 3, "folds": 2, "members": 2,
+    "epochs": 8, "pretrain_epochs": 2, "trees": 8, "rounds": 5, "folds": 2, "members": 2,
     "local_updates": 20,
 }  # fmt: skip
 
@@ -287,6 +287,8 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     for function, defaults in less:
         for name in defaults.keys() & (function.__kwdefaults__ or {}).keys():
             monkeypatch.setitem(function.__kwdefaults__, name, defaults[name])
+    monkeypatch.setattr("fedmend.audit.known_weights.STARTS", 1)
+    monkeypatch.setattr("fedmend.audit.known_weights.STEPS", 10)
 
 
 @pytest.fixture(scope="module")

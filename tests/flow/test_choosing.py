@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import fedmend as fm
 from fedmend.errors import ConfigError
 from fedmend.flow import execute, plan_of
 from fedmend.flow.choosing import Contest, candidates_of, main_metric
@@ -14,7 +15,7 @@ from fedmend.flow.scoring import Reference
 
 from .conftest import Stopping
 
-AUTO = '[[method]]\nname = "auto"\nepochs = 3\ntrees = 5\nfolds = 2\nbudget = 60\n'
+AUTO = '[[method]]\nname = "auto"\nepochs = 3\folds = 2\nbudget = 60\n'
 
 
 def run(workshop, text, **options):
@@ -110,11 +111,13 @@ def test_a_candidate_that_fails_later_is_not_chosen(make_fed, monkeypatch, faili
     assert any("Further folds could not" in line for line in choice["why"]) == (len(failing) == 2)
 
 
-def test_from_the_file_to_the_record(workshop) -> None:
+def test_from_the_file_to_the_record(workshop, monkeypatch) -> None:
+    for trees in (fm.SecureBoost, fm.LocalTrees):
+        monkeypatch.setitem(trees.__init__.__kwdefaults__, "trees", 5)
     listener = Stopping()
     record = run(workshop, AUTO, listener=listener)
     (trained,) = record.methods
-    assert trained.title == "Auto" and trained.params["settings"] == {"epochs": 3, "trees": 5}
+    assert trained.title == "Auto" and trained.params["settings"] == {"epochs": 3}
     assert [each["title"] for each in record.choice["candidates"]] == [
         "Local", "LocalTrees", "SecureBoost", "RISA",
     ]  # fmt: skip
