@@ -15,6 +15,7 @@ from fedmend.methods.auto import auto as module
 
 N, KNOWN = 900, 240
 QUICK: dict[str, Any] = {"folds": 3, "settings": {"epochs": 6, "trees": 15, "members": 2}}
+BRIEF = QUICK | {"settings": {"epochs": 1, "trees": 4, "refit": False}}
 
 
 def people(seed: int = 0, label: str = "class") -> pd.DataFrame:
@@ -158,7 +159,7 @@ def test_every_kind_of_label(label, task, metric) -> None:
 
 
 def test_an_interrupted_choice_goes_on(tmp_path, monkeypatch) -> None:
-    how = QUICK | {"candidates": ("local",)}
+    how = BRIEF | {"candidates": ("local",)}
     whole = fm.Auto(**how).fit(federation(people()))
     one, done = module._Contest._one, []
 
@@ -181,7 +182,7 @@ def test_an_interrupted_choice_goes_on(tmp_path, monkeypatch) -> None:
 
 
 def test_a_choice_of_other_settings_is_not_resumed(tmp_path) -> None:
-    how = QUICK | {"candidates": ("local",)}
+    how = BRIEF | {"candidates": ("local",)}
     fm.Auto(**how).fit(federation(people()), checkpoint=tmp_path)
     other = how | {"settings": {"epochs": 5}}
     with pytest.raises(ResumeError, match="other settings or rows"):
@@ -191,7 +192,7 @@ def test_a_choice_of_other_settings_is_not_resumed(tmp_path) -> None:
 def test_several_seeds_ask_about_the_same_folds() -> None:
     """With folds of its own each would ask about other rows, and all together about few."""
     fed = federation(people())
-    how = QUICK | {"candidates": ("local", "vfl"), "folds": 4}
+    how = BRIEF | {"candidates": ("local", "vfl"), "folds": 4}
     for seed in (0, 1, 2):
         model = fm.Auto(**how, seed=seed).fit(fed)
         assert not [each["skipped"] for each in model.choice_["candidates"] if each["skipped"]]
@@ -202,7 +203,7 @@ def test_scores_rest_on_enough_labelled_rows() -> None:
     frame = people()
     frame.loc[8:KNOWN, "y"] = None
     fed = federation(frame)
-    model = fm.Auto(**QUICK | {"candidates": ("local", "local-trees")}).fit(fed)
+    model = fm.Auto(**BRIEF | {"candidates": ("local", "local-trees")}).fit(fed)
     assert list(model.choice_["kinds"]) == ["alone"], "8 labels among the rows known to all"
 
 
@@ -241,7 +242,7 @@ def test_few_common_rows() -> None:
         fm.align(fed, minimum=5)
         return fed
 
-    how = QUICK | {"candidates": ("local", "local-vfl")}
+    how = BRIEF | {"candidates": ("local", "local-vfl")}
     model = fm.Auto(**how).fit(few(200))
     assert list(model.choice_["kinds"]) == ["alone"] and model.choice_["rows"] == 185
     assert model.predict_proba(model.fed_, rows="aligned").shape == (15, 2)
