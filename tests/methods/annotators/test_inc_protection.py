@@ -209,7 +209,7 @@ def test_no_secret_key_crosses(crowd_of: Make, monkeypatch: Any) -> None:
     engine = crowd.fed.engine
     engine.__class__ = Overheard
     engine.heard = []
-    EM(**QUICK | {"epochs": 1}, secure="he").fit(crowd.fed)
+    EM(epochs=1, bottom=(), top=(), patience=None, secure="he").fit(crowd.fed)
     assert len(made) == 1  # one key holder
     blobs = [data for _, value in engine.heard for data in _blobs(value)]
     public = context().public_key_bytes(made[0].public)

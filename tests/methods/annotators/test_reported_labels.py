@@ -25,7 +25,9 @@ from fedmend.split.workers import TopWorker
 
 pytestmark = pytest.mark.usefixtures("steady_draws")
 Make = Callable[..., Any]
-QUICK: dict[str, Any] = {"epochs": 2, "bottom": (), "embedding": 4, "top": ()}
+QUICK: dict[str, Any] = {
+    "epochs": 2, "bottom": (), "embedding": 4, "top": (), "validation": 0.0,
+}  # fmt: skip
 EVERY: dict[str, dict[str, Any]] = {
     "VFL": {},
     "FedCVT": {},
@@ -317,6 +319,7 @@ def test_a_worker_that_was_told_has_no_other_table(make_fed: Make) -> None:
 
 def test_inc_under_label_dp(crowd_of: Make) -> None:
     quick = {"epochs": 16, "bottom": (), "embedding": 4, "top": (), "batch_size": 32, "lr": 0.02}
+    quick |= {"crossfit": False, "patience": None}
     crowd = crowd_of(rates=(0.1, 0.2, 0.2), rows=400)
     model = InC(**quick, label_dp=2.0, secure="masks").fit(crowd.fed)
     assert model.privacy_ == {
