@@ -60,6 +60,12 @@ def whole_trainings(short_trainings):
     yield from trainings_of(EPOCH_STEPS, RESTARTS)
 
 
+@pytest.fixture
+def whole_training(short_trainings):
+    """The same for a single test."""
+    yield from trainings_of(EPOCH_STEPS, RESTARTS)
+
+
 @pytest.fixture(scope="module")
 def toy_tables():
     """Tables of a handful of rows, to be reckoned by hand: nobody asks how few an answer rests on.

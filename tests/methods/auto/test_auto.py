@@ -126,7 +126,7 @@ def test_a_useless_partner_is_not_heard() -> None:
     assert not weights.get("vfl")
 
 
-def test_completed_rows_that_say_nothing_are_left_out() -> None:
+def test_completed_rows_that_say_nothing_are_left_out(whole_training) -> None:
     frame = people(4)
     frame[["d", "e", "f"]] = np.random.default_rng(8).normal(size=(N, 3))
     fed = federation(frame)
