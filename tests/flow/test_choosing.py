@@ -15,7 +15,7 @@ from fedmend.flow.scoring import Reference
 
 from .conftest import Stopping
 
-AUTO = '[[method]]\nname = "auto"\nepochs = 3\folds = 2\nbudget = 60\n'
+AUTO = '[[method]]\nname = "auto"\nepochs = 3\nfolds = 2\nbudget = 60\n'
 
 
 def run(workshop, text, **options):
