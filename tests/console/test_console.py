@@ -289,6 +289,12 @@ def test_what_is_no_rule_changes_nothing(visitor, fields, words):
     assert (visitor.kit / "party.toml").read_text() == before and not decisions(visitor.kit)
 
 
+def test_modules_that_only_the_partys_own_process_can_import_are_no_hindrance(visitor):
+    path = visitor.kit / "party.toml"
+    path.write_text('modules = ["only_elsewhere"]\n' + path.read_text())
+    assert "new rule: no to methods vfl" in visitor.post("/rules/new", answer="no", methods="vfl")
+
+
 def test_a_rule_that_is_another_by_now_is_not_taken_out(visitor):
     add_rule(visitor.kit, Rule(answer="no"), where="test")
     for number, words in (("0", "yes to every run"), ("7", "no to every run"), ("x", "")):

@@ -87,6 +87,7 @@ def test_a_run_of_two_parties_by_clicking(asking, browser):
         consoles = {
             name: open_.enter_context(serving(ConsoleServer(kit))) for name, kit in kits.items()
         }
+        consoles["bank"].party.daemon = asking.parties["bank"]  # who starts it ends it
         browser.get(consoles["telco"].link)
         says("telco runs since")
         browser.get(consoles["bank"].link)
@@ -95,7 +96,6 @@ def test_a_run_of_two_parties_by_clicking(asking, browser):
         says("bank has ended")
         click("Start")
         says("bank takes part (process")
-        asking.parties["bank"] = consoles["bank"].party.daemon  # who started it ends it
         says("Nothing waits for an answer")
         run = Run(asking, "clicked")
         # The page takes the request in by itself.

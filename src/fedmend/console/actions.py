@@ -21,10 +21,9 @@ from fedmend.console.reviews import decide
 from fedmend.deploy.consent import give_answer
 from fedmend.deploy.history import add_rule, note, remove_rule
 from fedmend.deploy.ledgers import reconcile_run
-from fedmend.deploy.party_file import confirm, install_workers, unconfirmed
+from fedmend.deploy.party_file import confirm, unconfirmed
 from fedmend.deploy.rules import WHO, Rule
 from fedmend.errors import ConfigError
-from fedmend.federation.bound import EVERY_RUN, declared
 
 __all__ = ["ACTIONS", "Download"]
 
@@ -75,8 +74,7 @@ def _new_rule(party: Party, form: Form) -> str:
     except ValidationError as error:
         words = [str(each["msg"]).removeprefix("Value error, ") for each in error.errors()]
         raise ConfigError(f"this is no rule: {'; '.join(words)}") from None
-    install_workers(party.file.modules)
-    known = [name for name in declared() if name != EVERY_RUN]
+    known = party.methods()
     for name in rule.methods or ():
         if name not in known:
             raise ConfigError(f"no method {name!r} is installed here: {did_you_mean(name, known)}")

@@ -13,11 +13,10 @@ from fedmend.console.reviews import open_reviews
 from fedmend.deploy.consent import Question
 from fedmend.deploy.history import decisions, notice_edits
 from fedmend.deploy.party_check import check_party
-from fedmend.deploy.party_file import install_workers, unconfirmed
+from fedmend.deploy.party_file import unconfirmed
 from fedmend.deploy.party_screen import crossing_words
 from fedmend.deploy.rules import Asking, refused_kinds
 from fedmend.errors import FedmendError
-from fedmend.federation.bound import published
 from fedmend.federation.kinds import KINDS
 from fedmend.federation.labels import LabelRecords
 from fedmend.federation.ledger import Chain, Entry, inspect_ledger, read_line
@@ -145,14 +144,13 @@ def _rules(party: Party) -> Shown:
     file = party.file
     notice_edits(party.kit, file.rule)
     policy = file.policy.build()
-    install_workers(file.modules)  # with which the methods come
     return {
         "rules": list(enumerate(file.rule)),
         "approve": file.approve,
         "policy": file.policy.model_dump(exclude_none=True),
         "leaves": sorted(policy.may_leave - {"control"}),
         "kinds": [kind for kind in KINDS if kind != "control"],
-        "methods": published(),
+        "methods": party.methods(),
         "history": decisions(party.kit)[::-1],
     }
 

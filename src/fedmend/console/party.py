@@ -6,13 +6,15 @@ import hashlib
 import threading
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedmend.deploy.consent import Question, open_question
-from fedmend.deploy.party_file import PartyFile, load_party, unconfirmed
+from fedmend.deploy.party_file import PartyFile, install_workers, load_party, unconfirmed
 from fedmend.deploy.processes import Daemon
 from fedmend.errors import ConfigError, FedmendWarning
+from fedmend.federation.bound import EVERY_RUN, declared
 from fedmend.federation.engines.flare.events import EVENTS_FILE, Event, read_events
 from fedmend.federation.engines.flare.host import LEDGER_FOLDER
 from fedmend.federation.engines.flare.kits import owner_of
@@ -45,6 +47,13 @@ class Party:
 
     def question(self) -> Question | None:
         return open_question(self.kit)
+
+    def methods(self) -> list[str]:
+        """What rules may name. Modules of its own may be importable only where the party runs."""
+        install_workers()
+        with suppress(ConfigError):
+            install_workers(self.file.modules)
+        return sorted(name for name in declared() if name != EVERY_RUN)
 
     def ledgers(self) -> list[Path]:
         """The ledgers of all runs, the latest first."""
