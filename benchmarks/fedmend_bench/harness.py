@@ -44,6 +44,7 @@ REGISTRY: dict[str, str] = {
     "split": "fedmend_bench.foundations.split",
     "psi": "fedmend_bench.foundations.psi",
     "engine": "fedmend_bench.foundations.engine",
+    "serve": "fedmend_bench.foundations.serve",
     "correlation": "fedmend_bench.foundations.correlation",
     "sums": "fedmend_bench.foundations.sums",
     "leaks": "fedmend_bench.foundations.leaks",

@@ -63,6 +63,7 @@ class _Server(ThreadingHTTPServer):
     """One thread for each connection, and so many at once; the next ones wait to be accepted."""
 
     daemon_threads = True
+    request_queue_size = 128  # a connection that finds no place is tried again after a second
 
     def __init__(self, most: int, *args: Any) -> None:
         self._free = threading.BoundedSemaphore(most)
