@@ -11,6 +11,7 @@ import pytest
 from fedmend.data import datasets
 from fedmend.errors import ConfigError
 from fedmend_bench.foundations import correlation, leaks, sealed, split
+from fedmend_bench.foundations import serve
 from fedmend_bench.foundations.engine import _bars, _calls, _local, _share, run
 from fedmend_bench.foundations.sockets import carried_bytes
 from fedmend_bench.harness import available, run_bench
@@ -103,6 +104,25 @@ def test_the_bars_say_when_a_promise_is_broken():
     local = {"engine": "local", "what": "VFL", "accuracy": 0.9, "log loss": 0.3}
     flare = local | {"engine": "flare", "accuracy": 0.91, "wire over tensors": 1.01}
     assert [bar.holds for bar in _bars([step, local, flare])] == [False, True, False, True]
+
+
+def test_the_bars_of_serving():
+    where = "2 parties"
+    rows = [
+        {"where": where, "what": "1 row, 8 askers", "p50 ms": 14.0, "p99 ms": 51.0},
+        {"where": where, "what": "1000 rows, 1 asker", "rows/s": 6000.0},
+        {"what": "partners killed", "unanswered": 1},
+    ]
+    assert [bar.holds for bar in serve._bars(rows, 2)] == [True, False, True, False]
+
+
+@pytest.mark.slow
+def test_serving_leaves_no_request_without_an_answer():
+    pytest.importorskip("nvflare", reason="kits need nvflare")
+    result = serve.run(quick=True)
+    assert result.bars[-1].holds
+    kills = next(row for row in result.rows if row["what"] == "partners killed")
+    assert kills["kills"] and kills["partial"] and kills["complete"]
 
 
 @pytest.mark.slow

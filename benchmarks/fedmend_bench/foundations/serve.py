@@ -57,10 +57,10 @@ def run(
         names = ["bank", "telco", "shop"][:parties]
         _make(folder, names, people, method, seed)
         shared = np.arange(people // 10, people - people // 10)
-        with _process("serve", folder / "run", "--method", method) as (near, _):
-            table += _asked("one process", near, shared, requests)
+        with _process("serve", folder / "run", "--method", method) as (near, alone):
+            table += _asked("one process", near, shared, requests, [alone])
         with _world(folder, names) as world:
-            table += _asked(f"{parties} parties", world.address, shared, requests)
+            table += _asked(f"{parties} parties", world.address, shared, requests, world.all)
             grown = _resident(world.server)
             table.append(_killed(world, shared, seconds))
             table.append({"what": "memory of the label party", "MB": grown})
@@ -84,7 +84,14 @@ def _bars(table: Sequence[dict[str, Any]], parties: int) -> list[Bar]:
 # ---------------------------------------------------------------- what is measured
 
 
-def _asked(where: str, address: str, people: np.ndarray, requests: int) -> list[dict[str, Any]]:
+def _asked(
+    where: str,
+    address: str,
+    people: np.ndarray,
+    requests: int,
+    processes: Sequence[subprocess.Popen[str]],
+) -> list[dict[str, Any]]:
+    """CPU ms: of all these processes together, for each request; what load cannot change."""
     found = []
     with Client(address) as ask:
         for _ in range(20):
@@ -92,9 +99,12 @@ def _asked(where: str, address: str, people: np.ndarray, requests: int) -> list[
         bare = [_timed(ask.health) for _ in range(min(requests, 300))]
         found.append({"where": where, "what": "bare HTTP", **_milliseconds(bare)})
     for askers in ASKERS:
+        began = _cpu(processes)
         spent, outcomes = _crowd(address, people, askers, requests)
+        busy = 1e3 * (_cpu(processes) - began) / len(spent)
         row = {"where": where, "what": f"1 row, {askers} asker{'s' if askers > 1 else ''}"}
-        found.append(row | _milliseconds(spent) | {"partial": outcomes["partial"]})
+        more = {"CPU ms": busy, "partial": outcomes["partial"]}
+        found.append(row | _milliseconds(spent) | more)
     rng = np.random.default_rng(0)
     with Client(address) as ask:
         batches = [rng.choice(people, BATCH).tolist() for _ in range(max(4, requests // 100))]
@@ -174,6 +184,14 @@ def _timed(call: Callable[[], Any]) -> float:
 def _milliseconds(spent: Sequence[float]) -> dict[str, Any]:
     low, high, worst = (float(np.quantile(spent, share)) * 1e3 for share in (0.5, 0.99, 1.0))
     return {"times": len(spent), "p50 ms": low, "p99 ms": high, "max ms": worst}
+
+
+def _cpu(processes: Sequence[subprocess.Popen[str]]) -> float:
+    ticks = 0
+    for process in processes:
+        with open(f"/proc/{process.pid}/stat", encoding="ascii") as file:
+            ticks += sum(int(each) for each in file.read().rpartition(")")[2].split()[11:13])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _resident(process: subprocess.Popen[str]) -> float:
@@ -268,6 +286,10 @@ class _World:
             for word in ("--partner", f"{name}={at}")
         ]
         self.server, self.address = _started("serve", self.kits / names[0], *words)
+
+    @property
+    def all(self) -> list[subprocess.Popen[str]]:
+        return [self.server, *(process for process, _ in self._partners.values())]
 
     def slow(self, seconds: float) -> None:
         process, _ = next(iter(self._partners.values()))

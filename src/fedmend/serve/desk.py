@@ -7,7 +7,6 @@ Whoever finds the queue full is told so at once; everybody else gets an answer.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -23,6 +22,9 @@ __all__ = ["Busy", "Desk", "Question"]
 
 MOST_ROWS = 2000
 """Of a batch; a larger question is a batch of its own."""
+GATHER_SECONDS = 0.004
+"""How long as many askers as there were last time are waited for: who got their answers together
+ask again together, and the first of them would otherwise be a batch alone."""
 
 
 class Busy(FedmendError):
@@ -54,6 +56,7 @@ class Desk:
         self._waiting: deque[Question] = deque()
         self._some = threading.Condition()
         self._over = False
+        self._usual = 1
         self._thread = threading.Thread(target=self._work, name="fedmend-desk", daemon=True)
         self._thread.start()
 
@@ -84,10 +87,15 @@ class Desk:
                     if not each.answer.done():
                         each.answer.set_exception(error)
 
+    def _enough(self) -> bool:
+        return len(self._waiting) >= self._usual or self._over
+
     def _next(self) -> list[Question]:
         with self._some:
             while not self._waiting and not self._over:
                 self._some.wait()
+            if len(self._waiting) < self._usual:
+                self._some.wait_for(self._enough, GATHER_SECONDS)
             batch: list[Question] = []
             rows = 0
             while self._waiting:
@@ -99,6 +107,7 @@ class Desk:
                 rows += len(first.places)
                 if alone:
                     break
+            self._usual = max(1, len(batch))
             return batch
 
     def _answer(self, batch: list[Question]) -> None:
@@ -132,7 +141,3 @@ class Desk:
         )
         head: dict[str, list[Any]] = {"used": picked.used, "absent": picked.absent}
         return head | self.answerer.columns(picked)
-
-
-def deadline(seconds: float) -> float:
-    return time.monotonic() + seconds

@@ -208,7 +208,7 @@ def _can_wait(call: Call) -> bool:
 
 
 class ServingEngine:
-    """Sites in this process, and remote ones while there is a session with them."""
+    """Sites in this process, the label party's first, and remote ones while there is a session."""
 
     apart = False
 
@@ -279,7 +279,7 @@ class ServingEngine:
                 errors.append(error)
         for number, call in enumerate(calls):
             if call.party in self.local.sites:
-                values[number] = self.local.call(call)
+                values[number] = self._here(call)
         for number, call, remote, sent in asked:
             try:
                 values[number] = remote.settle(sent, until)
@@ -289,6 +289,16 @@ class ServingEngine:
                 errors.append(error)
         raise_first(sorted(errors, key=lambda error: not isinstance(error, PartyAbsent)))
         return values
+
+    def _here(self, call: Call) -> Any:
+        """A call to a site of this process; the label party's own crosses nothing but answers."""
+        if call.party != self._names[0]:
+            return self.local.call(call)
+        value = self.local.sites[call.party].call(call.handle, call.method, call.kwargs)
+        if call.exposure.kind == "prediction":
+            size = wire.measure(value)
+            self.ledger.record(call.party, COORDINATOR, call.name, call.exposure.kind, size)
+        return value
 
     def stop(self, party: str, handle: str) -> None:
         if party in self.local.sites:
