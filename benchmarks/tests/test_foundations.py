@@ -10,8 +10,7 @@ import pytest
 
 from fedmend.data import datasets
 from fedmend.errors import ConfigError
-from fedmend_bench.foundations import correlation, leaks, sealed, split
-from fedmend_bench.foundations import serve
+from fedmend_bench.foundations import correlation, leaks, sealed, serve, split
 from fedmend_bench.foundations.engine import _bars, _calls, _local, _share, run
 from fedmend_bench.foundations.sockets import carried_bytes
 from fedmend_bench.harness import available, run_bench

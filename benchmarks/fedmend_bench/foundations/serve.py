@@ -19,6 +19,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def _asked(
     rng = np.random.default_rng(0)
     with Client(address) as ask:
         batches = [rng.choice(people, BATCH).tolist() for _ in range(max(4, requests // 100))]
-        spent = [_timed(lambda batch=batch: ask(batch, seconds=5.0)) for batch in batches]
+        spent = [_timed(partial(ask, batch, seconds=5.0)) for batch in batches]
     row = {"where": where, "what": f"{BATCH} rows, 1 asker", **_milliseconds(spent)}
     found.append(row | {"rows/s": BATCH / float(np.median(spent))})
     return found

@@ -95,12 +95,14 @@ class Stoppable(Protocol):
 class LoopbackServer:
     """A server on loopback; use it as a context, and `serve` until it is stopped."""
 
-    most_connections = MOST_CONNECTIONS
+    most_connections: int | None = None
+    """If other than usual."""
 
     def __init__(self, port: int, handler: type[LoopbackHandler]) -> None:
         mine = type(handler.__name__, (handler,), {"app": self})
+        most = self.most_connections or MOST_CONNECTIONS
         try:
-            self._server = _Server(self.most_connections, (LOOPBACK, port), mine)
+            self._server = _Server(most, (LOOPBACK, port), mine)
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"port {port} cannot be used: {getattr(error, 'strerror', None) or error}. "
