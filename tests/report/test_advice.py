@@ -8,8 +8,16 @@ import pytest
 
 from fedmend.methods.costs import Facts
 from fedmend.methods.recipes import RECIPES
-from fedmend.methods.registry import COMPLETIONS, METHODS, estimate, method_class, record_of
-from fedmend.report.advice import BUDGET, FOLDS, RECIPE_FOR, advise
+from fedmend.methods.registry import (
+    BUDGET,
+    COMPLETIONS,
+    FOLDS,
+    METHODS,
+    estimate,
+    method_class,
+    record_of,
+)
+from fedmend.report.advice import RECIPE_FOR, advise
 from fedmend.report.overview import Overview, PartyOverview
 
 COLUMNS = {"continuous": 4}
@@ -145,7 +153,7 @@ def test_recipes_exist():
 
 def test_costs_grow_with_rows_and_parties():
     few = Facts({"a": 100, "b": 100}, {"a": 3, "b": 3}, ("a",), 50)
-    many = Facts({"a": 1000, "b": 1000}, {"a": 3, "b": 3}, ("a",), 500)
+    many = Facts({"a": 9000, "b": 9000}, {"a": 3, "b": 3}, ("a",), 6000)
     three = Facts({"a": 100, "b": 100, "c": 100}, {"a": 3, "b": 3, "c": 3}, ("a",), 50)
     for method, record in RATED.items():
         assert record.amount(many) > record.amount(few)
@@ -177,9 +185,16 @@ def test_costs_of_trees_and_networks_follow_what_they_look_at():
 def test_auto_is_estimated_as_it_works():
     given = method_class("auto")().get_params()
     assert (given["folds"], given["budget"]) == (FOLDS, BUDGET)
-    small, large = (
-        advice_of([party("left", rows, rows), party("right", rows, 0)], rows // 2)
-        for rows in (600, 60_000)
-    )
-    assert small.choosing.seconds > 5 * small.whole.seconds / 3
-    assert large.choosing.seconds < 4 * large.whole.seconds  # two folds, however long they take
+    for rows, least, most in ((600, 4.0, 6.0), (60_000, 1.6, 3.0)):  # all folds, or two of them
+        facts = Facts({"a": rows, "b": rows}, {"a": 4, "b": 4}, ("a",), rows // 2)
+        once = sum(
+            estimate(name, facts).seconds for name in ("local", "local-trees", "boosting", "risa")
+        )
+        assert least * once < estimate("auto", facts).seconds < most * once
+    numbers = replace(facts, classes=1)
+    assert estimate("auto", numbers).seconds < estimate("auto", facts).seconds  # no evidence
+    crowd = replace(facts, labellers=("a", "b"))
+    assert estimate("auto", crowd).seconds > 2 * estimate("inc", crowd).seconds
+    advised = advice_of([party("left", 600, 600), party("right", 600, 0)], 300)
+    sizes = Facts({"left": 600, "right": 600}, {"left": 4, "right": 4}, ("left",), 300)
+    assert advised.choosing == estimate("auto", sizes)

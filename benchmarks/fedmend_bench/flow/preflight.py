@@ -32,8 +32,8 @@ HELP = "pre-flight: estimated costs and the worth of twice the overlap, beside w
 DATASETS = ("bank", "credit", "adult")
 VERTICAL = {"local": "Local", "vfl": "VFL", "local-vfl": "LocalVFL", "ssl-vfl": "SSLVFL"}
 VERTICAL |= {"risa": "RISA", "fedpsg-pum": "FedPSGPUM"}
-VERTICAL |= {"local-trees": "LocalTrees", "boosting": "SecureBoost"}
-CROWD = {"inc": "InC", "majority": "MJ"}
+VERTICAL |= {"local-trees": "LocalTrees", "boosting": "SecureBoost", "auto": "Auto"}
+CROWD = {"inc": "InC", "majority": "MJ", "dawid-skene": "EM"}
 HORIZONTAL = {"sage": "SAGE", "fedavg": "FedAvg", "fedprox": "FedProx", "fixmatch": "FixMatch"}
 METHODS = VERTICAL | CROWD | HORIZONTAL
 LABELLERS, CLIENTS = 3, 5
@@ -201,7 +201,6 @@ def _cost_row(cell: Cell) -> dict[str, Any]:
         "foretold s": foretold.seconds,
         "bytes": size,
         "foretold bytes": foretold.bytes,
-        "units": registry.record_of(cell.method).amount(facts),
         "parties": facts.parties,
         "seconds ratio": seconds / foretold.seconds,
         "bytes ratio": size / foretold.bytes if foretold.bytes else None,

@@ -134,9 +134,17 @@ class Facts:
         """What crosses of the cuts, to and from every partner."""
         return round(self.cut() * (1 + self.partners) / 2)
 
-    def embedded(self) -> int:
-        """Embeddings that travel to a top model which is at no party."""
-        return self.shared * max(1, sum(count > 0 for count in self.features.values()))
+    def voted(self, batch: int = 64) -> int:
+        """Rows of an epoch where the top is at no party, over those of two parties with columns.
+
+        An epoch has at least 20 batches.
+        """
+        holders = max(1, sum(count > 0 for count in self.features.values()))
+        return round(max(20 * batch, self.shared) * (1 + holders) / 3)
+
+    def corrected(self) -> int:
+        """The same in InC's batches."""
+        return self.voted(256)
 
     def cells_elsewhere(self) -> int:
         """Cells of shared rows that the label party has not."""

@@ -18,7 +18,9 @@ from fedmend.methods.costs import ALIGN, Cost, Facts, Rate, cost_of
 
 __all__ = [
     "ANNOTATED",
+    "BUDGET",
     "COMPLETIONS",
+    "FOLDS",
     "HORIZONTAL",
     "METHODS",
     "PUBLIC",
@@ -239,8 +241,8 @@ _RECORDS = (
         title="majority vote",
         annotators=True,
         contest="always",
-        rate=Rate(2.5, 2.6, 0, 26_000),
-        units=Facts.embedded,
+        rate=Rate(1.0, 0.6, 0, 9_500),
+        units=Facts.voted,
     ),
     Record(
         "dawid-skene",
@@ -251,6 +253,8 @@ _RECORDS = (
         title="Dawid–Skene",
         annotators=True,
         contest="always",
+        rate=Rate(1.0, 0.6, 0, 9_500),
+        units=Facts.voted,
     ),
     Record(
         "random-labeller",
@@ -268,8 +272,8 @@ _RECORDS = (
         classes_only=True,
         annotators=True,
         contest="always",
-        rate=Rate(0.9, 3.8, 0, 33_800),
-        units=Facts.embedded,
+        rate=Rate(1.0, 0.8, 0, 31_000),
+        units=Facts.corrected,
     ),
     _horizontal(
         "fedavg",
@@ -329,6 +333,12 @@ _RECORDS = (
         rate=Rate(1.5, 14.0, 0, 1.3e6),
     ),
 )
+
+FOLDS, BUDGET = 5, 120.0
+"""What `auto` does by default."""
+WITHOUT_REFIT, HEARD = 0.8, 0.6
+"""What candidates take of their costs in a fold, where trees and networks do not train again on all
+rows (RISA never does), and of all candidates those that are heard."""
 
 METHODS = {record.name: record for record in _RECORDS}
 ANNOTATED = tuple(name for name, record in METHODS.items() if record.annotators)
@@ -391,10 +401,32 @@ def contestants(*, horizontal: bool, annotators: bool, torn: bool | None) -> tup
 
 def estimate(name: str, facts: Facts) -> Cost:
     """Seconds and bytes of a method with its default settings."""
+    if name == "auto":
+        return _of_auto(facts)
     record = record_of(name)
     amount = record.amount(facts)
     assert record.rate is not None  # who has units has a rate
     return cost_of(record.rate, amount, record.sends(facts) if record.sends else None)
+
+
+def _of_auto(facts: Facts) -> Cost:
+    """All candidates in every fold that the budget has room for, and what is heard on all rows."""
+    horizontal, several = facts.aligned is None, len(facts.labellers) > 1
+    names = contestants(horizontal=horizontal, annotators=several, torn=facts.alone > 0)
+    tried = [METHODS[name] for name in names]
+    able = [each for each in tried if facts.classes > 1 or not each.classes_only]
+    once = [estimate(each.name, facts) for each in able if each.rate is not None]
+    # One of a contest is trained in the end; of a model that chooses itself what is heard, and in
+    # folds without training again on all rows.
+    picked = horizontal or several
+    in_fold = sum(each.seconds for each in once) * (1.0 if picked else WITHOUT_REFIT)
+    folds = min(FOLDS, max(2.0, BUDGET / max(in_fold, 1.0)))
+    times = folds * (1.0 if picked else WITHOUT_REFIT) + (
+        1 / max(1, len(once)) if picked else HEARD
+    )
+    return Cost(
+        times * sum(each.seconds for each in once), int(times * sum(each.bytes for each in once))
+    )
 
 
 def cost_of_alignment(facts: Facts) -> Cost:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedmend.methods.costs import Cost, Facts
 from fedmend.methods.recipes import RECIPES
-from fedmend.methods.registry import contestants, cost_of_alignment, estimate, record_of
+from fedmend.methods.registry import cost_of_alignment, estimate, record_of
 from fedmend.report.amounts import about, counted, in_bytes, in_time, listed
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ MIN_SHARED_TO_COMPLETE = 50
 WARMUP = 3
 # Cross-validation on fewer shared rows says more about chance than about methods.
 MIN_SHARED_TO_CHOOSE = 40
-# What `auto` does by default.
-FOLDS, BUDGET = 5, 120.0
 RECIPE_FOR = {
     ("disagreement", "missing-block"): "correct-complete-vfl",
     ("disagreement", "few-shared"): "correct-local-vfl",
@@ -373,14 +371,6 @@ def _with_costs(
     by_recipe = [each["name"] for each in RECIPES[recipe].tables["method"]] if recipe else []
     trained = [*dict.fromkeys([*by_recipe, *chosen])]
     whole = _sum(trained, facts)
-    several = len(facts.labellers) > 1
-    tried = [
-        name
-        for name in contestants(horizontal=False, annotators=several, torn=True)
-        if record_of(name).rate is not None
-        and (facts.classes > 1 or not record_of(name).classes_only)
-    ]
-    candidates = _sum(tried, facts)
     if before is not None:
         whole += before
     if facts.aligned is not None:
@@ -389,13 +379,9 @@ def _with_costs(
         again = facts.completed()
         whole += estimate("fedpsg-pum", facts)
         whole += _sum([name for name in trained if name != "local"], again)
-        candidates += _sum([name for name in tried if record_of(name).partners], again)
     choosing = None
     if tears and facts.aligned and facts.trained_on >= MIN_SHARED_TO_CHOOSE:
-        # All of them in every fold that the budget has room for, and once more on all rows.
-        room = BUDGET / max(candidates.seconds, 1.0)
-        times = 1 + min(FOLDS, max(2.0, room))
-        choosing = Cost(times * candidates.seconds, int(times * candidates.bytes))
+        choosing = estimate("auto", facts)
     methods = [{"name": name} for name in chosen]
     return Advice(tears, methods, complete, recipe=recipe, whole=whole, choosing=choosing)
 

@@ -244,6 +244,10 @@ class _Contest:
                     # What a part of the rows gives reason to is told when all are trained on.
                     warnings.simplefilter("ignore", FedmendWarning)
                     estimator = self.how.made(candidate, party)
+                    if "refit" in estimator.get_params():
+                        # To train again on all rows is for the model that is kept: in every fold
+                        # it would take as long again, and weights hardly hang on it.
+                        estimator.set_params(refit=False)
                     estimator.fit(views[candidate.completed])
                     estimator.network_.leave_outputs(held, segments, name)
             except FedmendError as error:
