@@ -630,6 +630,27 @@ BREAKS = (
         ("tests/methods/auto/test_blend.py",),
     ),
     Break(
+        "auto: completed rows are not weighed",
+        "methods/auto/auto.py",
+        "completed = [each.slug for each in able if each.completed]",
+        "completed = list[str]()",
+        ("tests/methods/auto/test_auto.py::test_completed_rows_that_say_nothing_are_left_out",),
+    ),
+    Break(
+        "starter: a method by name",
+        "flow/config/starter.toml.j2",
+        'name = "auto"                # the methods that fit',
+        'name = "vfl"                 # the methods that fit',
+        ("tests/flow/config/test_starter.py",),
+    ),
+    Break(
+        "completing: it pays whatever comes of it",
+        "report/record.py",
+        "if gain <= 0:",
+        "if False:",
+        ("tests/report/test_record.py",),
+    ),
+    Break(
         "auto: one weight for all rows",
         "methods/auto/blend.py",
         "each = [weights_of(held.rows(held.kind == kind), common) for kind in (0, 1)]",
