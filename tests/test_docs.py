@@ -68,7 +68,8 @@ def test_the_example_file_is_valid(tmp_path):
     path = tmp_path / "federation.toml"
     path.write_text(example)
     config = load_config(path)
-    assert [each.name for each in config.method][0] == "auto" and config.method[1].params
+    assert config.method[0].name == "auto"
+    assert config.method[1].params == {"embedding": 64, "epochs": 50}
     path.write_text(example.replace("seed = 0\n# seeds", "seeds"))
     assert load_config(path).run.all_seeds == [0, 1, 2]
 
