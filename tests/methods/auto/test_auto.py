@@ -77,7 +77,7 @@ def test_partners_are_heard_where_they_help(fitted) -> None:
     for kind, rows in (("shared", "aligned"), ("alone", "bank")):
         low, high = told[kind]["interval"]
         assert low < told[kind]["score"] < high
-        assert low - 0.08 < model.evaluate(test, rows=rows)["auc"] < high + 0.08, "100 rows"
+        assert low - 0.1 < model.evaluate(test, rows=rows)["auc"] < high + 0.1, "100 rows"
 
 
 def test_every_kind_of_row_is_answered(fitted) -> None:
