@@ -603,7 +603,8 @@ def _auto(config: Config) -> Iterator[str]:
                     "others from the corrected labels, which cannot be compared. Mend: leave it out"
                 )
         known = [name for name in auto.candidates or () if name in METHODS]
-        tried = [method_class(name) for name in known or ("local-vfl", "risa", "inc", "sage")]
+        typical = ("local-vfl", "risa", "boosting", "inc", "sage")
+        tried = [method_class(name) for name in known or typical]
         every = {name: kind for kind in reversed(tried) for name in kind().get_params()}
         for key, value in auto.params.items():
             if key in every:
