@@ -234,7 +234,7 @@ def test_a_cost_is_measured_beside_its_estimate(method, monkeypatch):
     monkeypatch.setitem(vars(fedmend), name, lambda: preflight_class(name)(**short))
     row = run_cell(Cell("cost", "breast-cancer", 240, method, 3))
     assert row["seconds"] > 0 and row["bytes"] > 0
-    assert row["foretold s"] > 0 and row["units"] > 0
+    assert row["foretold s"] > 0
 
 
 def preflight_class(name):
@@ -263,8 +263,8 @@ def test_bars_of_the_preflight():
     gain = "gain of twice the overlap, mean error"
     assert bars[f"{gain} (classes)"].value == pytest.approx(0.01)
     assert bars[f"{gain} (numbers, as a share of the error)"].value == pytest.approx(0.03)
-    known = preflight.VERTICAL | preflight.HORIZONTAL
-    assert all(record_of(method).rate for method in known)
+    known = preflight.VERTICAL | preflight.CROWD | preflight.HORIZONTAL
+    assert all(record_of(method).rate for method in known if method != "auto")
 
 
 @pytest.mark.slow

@@ -119,7 +119,7 @@ METHODS = {
     "vfl": ("high", "gradients of bank to telco and the coordinator"),
     "vfl\nlabel_dp = 2": ("medium", "gradients of bank to telco and the coordinator"),
     "local": ("none", "no value about a single row"),
-    "boosting": ("medium", "embeddings of telco to bank"),
+    "boosting": ("medium", "split sides of telco to bank"),
 }
 
 

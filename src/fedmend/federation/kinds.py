@@ -121,8 +121,8 @@ KINDS: dict[str, Kind] = {
     ),
     "side": Kind(
         "on which side of a tree's split each row is, one bit a row",
-        "batch of rows' sides of splits",
-        "batches of rows' sides of splits",
+        "batch of split sides",
+        "batches of split sides",
         "signals",
         "medium",
         "the order of a party's rows by its columns, as finely as trees split them",
