@@ -15,13 +15,15 @@ from tests.serve.conftest import people, serving
 
 from fedmend.data.table import Table
 from fedmend.deploy.party_file import confirm, load_party, unconfirmed
-from fedmend.errors import ConfigError, Refused
+from fedmend.errors import ConfigError, DataError, Refused
+from fedmend.federation import Alignment, Site
 from fedmend.serve import Client
 from fedmend.serve.answering import Answers, Breaker
 from fedmend.serve.client import NotAnswered
 from fedmend.serve.desk import Busy, Desk, Question
+from fedmend.serve.partner import PART, PEOPLE, QUOTA, SERVE, SOURCE
 from fedmend.serve.serving import PredictServer
-from fedmend.serve.sources import Quota, source_of
+from fedmend.serve.sources import People, Quota, source_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedmend.errors.PrivacyWarning")
 
@@ -85,6 +87,48 @@ def test_an_error_is_everybodys_answer_and_the_desk_goes_on():
     slow.answer = right
     assert desk.ask(question(2))["prediction"] == [2.0]
     desk.close()
+
+
+def test_who_asks_about_somebody_without_columns_is_told_and_the_others_are_answered():
+    slow = Slow()
+    lacks = lambda places: np.flatnonzero(places == 7)  # noqa: E731
+    slow.people = SimpleNamespace(ids=np.arange(10), rows=lambda places: (places, lacks(places)))
+    desk = Desk(slow, most=4)
+    questions = [question(1), question(7, 2), question(2)]
+    desk._usual = len(questions)  # all of them in one batch
+    with desk._some:
+        desk._waiting.extend(questions)
+        desk._some.notify()
+    slow.go.set()
+    assert questions[0].answer.result(10)["prediction"] == [1.0]
+    with pytest.raises(DataError, match="no columns of a person.*7"):
+        questions[1].answer.result(10)
+    assert questions[2].answer.result(10)["prediction"] == [2.0]
+    desk.close()
+    assert slow.asked == [[1, 2]]
+
+
+def test_a_partner_tells_of_nobody_over_its_quota_and_of_no_model_that_was_revoked(tmp_path):
+    table = Table.from_frame(FRAME, id="id")
+    site = Site("telco", {PEOPLE: table})
+    everybody = np.arange(len(table))
+    site.alignments[PEOPLE] = Alignment(everybody, everybody[:0])
+    site.vault |= {SOURCE: People(table), QUOTA: Quota(1), PART: tmp_path / "part"}
+    worker = site.start("ServeWorker", SERVE, {})
+
+    def take(*numbers):
+        asked = {"people": PEOPLE, "numbers": np.array(numbers)}
+        return site.call(worker, "take", asked).tolist()
+
+    with pytest.raises(Refused, match="revoked"):
+        take(3)
+    (tmp_path / "part").mkdir()
+    assert take(3) == []
+    assert take(4, 3, 5) == [1], "the others are answered, and it is said of whom not"
+    unknown = site.tables[SERVE].frame.isna().all(axis=1)
+    assert unknown.tolist() == [False, True, False], "nothing of the second is used"
+    with pytest.raises(Refused, match="these 2 people were asked about 1 times today"):
+        take(4, 5)
 
 
 def test_a_partner_that_fails_again_and_again_rests():
@@ -192,7 +236,7 @@ def test_columns_from_an_address(kit):
     [
         ("rows = 'a'\nurl = 'b'", "one of them"),
         ("sql = 'SELECT 1'", "where the ids go"),
-        ("askers.crm = 'secret'", "askers.crm must be 64"),
+        ("askers.crm = 'secret'", "askers.crm must be the SHA-256"),
         ("deadline = 0", "deadline"),
     ],
 )

@@ -260,6 +260,17 @@ def test_slow_dead_and_back_again(world, server, vertical):
     assert wait_for(server, ids, None)["used"] == ["bank", "telco"]
 
 
+def test_a_part_that_is_taken_away_answers_nobody(world, server):
+    part = world.folder / "telco" / "runs" / "run" / "vfl"
+    part.rename(part.with_name("revoked"))
+    try:
+        (row,) = rows_of(server, [1056])
+        assert row["absent"] == {"telco": "refused"} and row["used"] == ["bank"]
+    finally:
+        part.with_name("revoked").rename(part)
+    assert rows_of(server, [1056])[0]["used"] == ["bank", "telco"]
+
+
 def test_what_is_told_of_it(world, server):
     (row,) = rows_of(server, [1055])
     status, health = ask(server, None, "health", get=True)

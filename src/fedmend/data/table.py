@@ -197,6 +197,14 @@ class Table:
         blocks = {name: values[picked] for name, values in self.blocks.items()}
         return Table._trusted(ids, self.schema, self.label, frame, blocks)
 
+    def blanked(self, rows: np.ndarray) -> Table:
+        """The same rows with nothing known of those where `rows` is true (blocks hold zeros)."""
+        frame = self.frame.mask(np.repeat(rows[:, None], self.frame.shape[1], axis=1))
+        blocks = {name: values.copy() for name, values in self.blocks.items()}
+        for values in blocks.values():
+            values[rows] = 0
+        return Table._trusted(self.ids, self.schema, self.label, frame, blocks)
+
     def select(self, names: Iterable[str] | str) -> Table:
         """These columns, in the order given; the label stays one only when named."""
         wanted = [names] if isinstance(names, str) else list(names)

@@ -47,7 +47,8 @@ class ServeSettings(BaseModel):
         wrong = [name for name, each in self.askers.items() if not _is_digest(each)]
         if wrong:
             raise ValueError(
-                f"askers.{wrong[0]} must be 64 hexadecimal digits. Mend: fedmend serve --new-token"
+                f"askers.{wrong[0]} must be the SHA-256 of a token, 64 hexadecimal digits. "
+                "Mend: printf %s TOKEN | sha256sum"
             )
         return self
 

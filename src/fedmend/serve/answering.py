@@ -227,7 +227,8 @@ class Answerer:
                 if gone not in present:
                     raise
                 reason = _reason(error)
-                self.breakers[gone].note(False)
+                if reason != REFUSED:  # one that says no is there, and may say yes to the next
+                    self.breakers[gone].note(False)
                 present.remove(gone)
                 for at in rows.tolist():
                     absent[at][gone] = reason
@@ -330,6 +331,9 @@ class Keeper:
             except FedmendError as error:
                 self._say(str(error).partition(". Mend:")[0])
                 wait = min(self.LONGEST, 2 * wait)
+            except Exception:  # a fault of ours must not end the attempts: answers go on without it
+                logger.exception("the session with %s could not be opened", self.partner)
+                wait = self.LONGEST
             finally:
                 self.first.set()
                 self._answerer.leave(self.partner)

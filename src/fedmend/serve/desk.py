@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedmend.data.table import Table
-from fedmend.errors import FedmendError
+from fedmend.errors import DataError, FedmendError
 from fedmend.serve.answering import Answerer, Answers
 
 __all__ = ["Busy", "Desk", "Question"]
@@ -122,15 +122,29 @@ class Desk:
             np.concatenate([each.places for each in batch]), return_inverse=True
         )
         table, lacking = self.answerer.people.rows(everybody)
-        if len(lacking):
-            names = self.answerer.people.ids[everybody[lacking]][:3].tolist()
-            raise LookupError(f"columns of {names} are not to be had")
+        if len(lacking):  # who asks about them is told so; the others are answered
+            gone = everybody[lacking]
+            self._cannot(batch, gone)
+            if left := [each for each in batch if not each.answer.done()]:
+                self._answer(left)
+            return
         found = self.answerer.answer(table, everybody, until)
         told, at = self._told(found, where), 0
         for each in batch:
             end = at + len(each.places)
             each.answer.set_result({name: column[at:end] for name, column in told.items()})
             at = end
+
+    def _cannot(self, batch: list[Question], gone: np.ndarray) -> None:
+        ids = self.answerer.people.ids
+        for each in batch:
+            if (some := each.places[np.isin(each.places, gone)]).size:
+                error = DataError(
+                    "this party's own source has no columns of a person",
+                    value=ids[some[0]],
+                    mend="ask about the others without it",
+                )
+                each.answer.set_exception(error)
 
     def _told(self, answers: Answers, where: np.ndarray) -> dict[str, list[Any]]:
         rows = where.tolist()

@@ -33,7 +33,7 @@ PEOPLE, SERVE = "people", "serve"
 """The tables of a site that serves: everybody, and those of the prediction under way."""
 AUTO = "auto"
 _NO_NAMES = {"", ".", ".."}
-SOURCE, QUOTA = "serve.source", "serve.quota"
+SOURCE, QUOTA, PART = "serve.source", "serve.quota", "serve.part"
 CALLS = frozenset(
     {"about", "attach", "embed", "load", "meet", "public_key", "seal_for", "sides_for"}
 )
@@ -47,9 +47,11 @@ class ServeWorker(Worker):
     def take(self, people: str, numbers: np.ndarray) -> np.ndarray:
         """People by their numbers in the common order of `people`, as rows of this scope.
 
-        Told are the places in `numbers` of those whose columns are not to be had.
+        Told are the places in `numbers` of those whose columns are not to be had, today or at all.
         """
         site = self.site
+        if not site.vault[PART].is_dir():  # it was taken away while its workers are in memory
+            raise Refused(site.name, "its part of this model was revoked", "ask its people")
         aligned = site.alignments[people].aligned
         numbers = np.asarray(numbers)
         if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
@@ -58,14 +60,18 @@ class ServeWorker(Worker):
             raise Refused(site.name, f"only {len(aligned):,} people are shared", "numbers of these")
         places = aligned[numbers]
         quota: Quota = site.vault[QUOTA]
-        if over := quota.over("", places.tolist()):
+        over = np.isin(places, quota.over("", places.tolist()))
+        if len(over) and over.all():
             raise Refused(
                 site.name,
-                f"{len(over)} of these people were asked about {quota.most} times today",
+                f"these {len(over)} people were asked about {quota.most} times today",
                 "ask tomorrow, or agree on a larger quota",
             )
+        # Others are asked about in the same round: they get their answers.
         source: People = site.vault[SOURCE]
-        site.tables[SERVE], lacking = source.rows(places)
+        table, lacking = source.rows(places)
+        site.tables[SERVE] = table.blanked(over) if over.any() else table
+        lacking = np.union1d(lacking, np.flatnonzero(over))
         everybody = np.arange(len(places))
         site.alignments[self.scope] = Alignment(everybody, everybody[:0])
         return lacking
@@ -216,6 +222,7 @@ class PartnerServer:
             bound=served_only(file.name, hello.methods, policy),
         )
         site.vault[SOURCE] = source
+        site.vault[PART] = self.kit / RUNS_FOLDER / run / method
         site.vault[QUOTA] = self._quotas.setdefault(asker, Quota(file.serve.quota))
         install_keys(site, file)
         return site

@@ -29,7 +29,7 @@ from fedmend.serve.answering import Answerer, Keeper, Served
 from fedmend.serve.desk import Desk, Question
 from fedmend.serve.engine import ServingEngine
 from fedmend.serve.models import KeptModel, chosen, name_of_class, read_manifest, schema_of
-from fedmend.serve.partner import PEOPLE, QUOTA, SERVE, SOURCE
+from fedmend.serve.partner import PART, PEOPLE, QUOTA, SERVE, SOURCE
 from fedmend.serve.running import party_settings, predict_tables, require_parts, run_config
 from fedmend.serve.sources import People, Quota, people_of, source_of
 
@@ -118,8 +118,8 @@ class Service:
     def by_ids(self, ids: list[Any], seconds: float, asker: str = "") -> list[dict[str, Any]]:
         """An answer for each id; ids that nobody here has are told as unknown."""
         places = self.answerer.people.places(ids)
-        self._count(asker, ids)
         known = np.flatnonzero(places >= 0)
+        self._count(asker, [ids[at] for at in known.tolist()])
         found: list[dict[str, Any]] = [{"id": each, "unknown": True} for each in ids]
         if len(known):
             told = self.desk.ask(Question(places[known], time.monotonic() + seconds))
@@ -319,7 +319,7 @@ class WholeRun:
         sites = []
         for name, source in sources.items():
             site = Site(name, {PEOPLE: source.table}, policy=known[name].policy.build())
-            site.vault[SOURCE], site.vault[QUOTA] = source, Quota(None)
+            site.vault |= {SOURCE: source, QUOTA: Quota(None), PART: model.folder}
             sites.append(site)
         sites.sort(key=lambda site: site.name != label_party)
         partners = [name for name in model.parties if name != label_party]

@@ -139,5 +139,6 @@ class Quota:
             self._day = today
             self._asked.clear()
         over = [each for each in people if self._asked[asker, each] >= self.most]
-        self._asked.update((asker, each) for each in people if each not in set(over))
+        refused = set(over)
+        self._asked.update((asker, each) for each in people if each not in refused)
         return over

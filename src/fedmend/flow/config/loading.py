@@ -198,6 +198,8 @@ def problem_of(error: Any, raw: Mapping[str, Any]) -> str:
         return f"{key} = {value!r} is not known: {did_you_mean(last, _known_keys(location))}"
     if kind == "too_short":
         return f"{key} is empty. Mend: give {_EXAMPLES.get(last, 'at least one')}"
+    if kind == "value_error":  # a settings class of ours says it itself; the value may be a secret
+        return f"{key}: {str(error['msg']).removeprefix('Value error, ')}"
     if kind == "string_pattern_mismatch" and last == "name":
         return _name_problem(key, str(value))
     if kind == "string_pattern_mismatch":
