@@ -50,7 +50,7 @@ def wait(device: str) -> None:
 
 
 def without_cryptography() -> None:
-    """Where that package is not installed: boxes stay open, and masks are numpy's.
+    """Where that package is not installed: encrypted messages stay open, and masks are numpy's.
 
     Models are the same, for a mask falls out of whatever is learnt. All parties are in this
     process, so that there is nobody to hide from.
@@ -78,8 +78,8 @@ class _OpenLine:
     def seal(self, plain: bytes, kind: str) -> bytes:
         return plain
 
-    def open(self, box: bytes, kind: str) -> bytes:
-        return box
+    def open(self, ciphertext: bytes, kind: str) -> bytes:
+        return ciphertext
 
     def seed(self, *purpose: str) -> bytes:
         return hashlib.sha256(repr((self.ends, purpose)).encode()).digest()

@@ -36,7 +36,7 @@ def test_by_same_order_with_nobody(parties):
     for _ in range(2):
         with pytest.raises(Refused, match="an alignment that was not confirmed by any other party"):
             bank.store()
-        bank.agree(boxes={})
+        bank.agree(messages={})
     assert not parties["bank"].site.alignments
 
 
@@ -53,21 +53,21 @@ def test_by_same_order_with_a_partner_that_was_met_and_never_asked(parties):
 def test_by_same_order_with_a_partner_that_has_other_rows(parties):
     bank, telco = (at.worker("SameOrderWorker") for at in parties.values())
     introduced(("bank", bank), ("telco", telco))
-    telco.take_salt(box=bank.salt(to=["telco"])["telco"], sender="bank")
+    telco.take_salt(sealed=bank.salt(to=["telco"])["telco"], sender="bank")
     bank.digest(), telco.digest()
     with pytest.raises(AlignmentError, match="'bank' and 'telco' found different rows"):
-        bank.agree(boxes={"telco": telco.confirm()["bank"]})
+        bank.agree(messages={"telco": telco.confirm()["bank"]})
     with pytest.raises(Refused, match="not confirmed by 'telco'"):
         bank.store()
 
 
-def matched(parties, *, tell=lambda boxes: boxes):
+def matched(parties, *, tell=lambda messages: messages):
     """The two-party protocol, but for its end."""
     bank, telco = (at.worker("PairWorker") for at in parties.values())
     introduced(("bank", bank), ("telco", telco))
     for x, y, name, other in ((bank, telco, "bank", "telco"), (telco, bank, "telco", "bank")):
-        box = x.blinded(start=0, count=ROWS, to=other)
-        x.keep(box=y.tagged(box=box, sender=name), sender=other)
+        sealed = x.blinded(start=0, count=ROWS, to=other)
+        x.keep(sealed=y.tagged(sealed=sealed, sender=name), sender=other)
     assert bank.settle(peer="telco") == ROWS - 10
     return bank, telco
 
@@ -80,17 +80,17 @@ def test_by_set_intersection_without_the_partners_word(parties):
         telco.confirm()
     own = bank.confirm()["telco"]
     with pytest.raises(CryptoError, match="goes from 'bank' to 'telco'"):
-        bank.agree(boxes={"telco": own})  # its own word turned back at it
+        bank.agree(messages={"telco": own})  # its own word turned back at it
     assert not parties["bank"].site.alignments
     telco.settle(peer="bank")
-    bank.agree(boxes={"telco": telco.confirm()["bank"]})
+    bank.agree(messages={"telco": telco.confirm()["bank"]})
     assert bank.store() == {"aligned": ROWS - 10, "unaligned": 10}
 
 
 def test_a_word_given_for_an_earlier_result_is_not_one_for_a_later(parties):
     bank, telco = matched(parties)
     telco.settle(peer="bank")
-    bank.agree(boxes={"telco": telco.confirm()["bank"]})
+    bank.agree(messages={"telco": telco.confirm()["bank"]})
     bank.settle(peer="telco")
     with pytest.raises(Refused, match="not confirmed by 'telco'"):
         bank.store()
@@ -102,7 +102,7 @@ def test_rows_that_were_never_matched_with_anybody(parties):
         with pytest.raises(AlignmentError, match="not matched yet"):
             bank.store()
     star = parties["bank"].worker("StarWorker")  # a hub of its own, with nobody around it
-    star.settle(boxes={})
+    star.settle(messages={})
     with pytest.raises(Refused, match="not confirmed by any other party"):
         star.store()
     assert not parties["bank"].site.alignments

@@ -112,11 +112,11 @@ def of_a_rows_length(fed: Federation, party: str) -> list[str]:
 def test_nothing_leaves_under_weights_that_carry_a_column() -> None:
     fed = federation()
     clients = clients_of(fed)
-    crew = fed.workers(ClientWorker, parties=["north"], run="mine")["north"]
-    crew.prepare(clients.common)
+    workers = fed.workers(ClientWorker, parties=["north"], run="mine")["north"]
+    workers.prepare(clients.common)
     for column in range(2):
         with pytest.raises(Refused, match="predictions of its rows under a model that was sent in"):
-            crew.predict(carrying(clients.net, column))
+            workers.predict(carrying(clients.net, column))
     assert not of_a_rows_length(fed, "north")
 
 
@@ -124,15 +124,15 @@ def test_with_consent_the_attack_gets_as_many_columns_as_were_agreed_to() -> Non
     """That the measure sees what there is to see; and the count of what may leave."""
     fed = federation(north=Policy(foreign_predictions=1))
     clients = clients_of(fed)
-    crew = fed.workers(ClientWorker, parties=["north"], run="mine")["north"]
-    crew.prepare(clients.common)
-    found = log_odds(crew.predict(carrying(clients.net, 0)))
+    workers = fed.workers(ClientWorker, parties=["north"], run="mine")["north"]
+    workers.prepare(clients.common)
+    found = log_odds(workers.predict(carrying(clients.net, 0)))
     truth = people(0)
     assert explained(found, truth["income"].to_numpy()) > 0.999
     assert explained(found, truth["age"].to_numpy()) < 0.1
-    crew.predict(carrying(clients.net, 0))  # the same again tells nothing
+    workers.predict(carrying(clients.net, 0))  # the same again tells nothing
     with pytest.raises(Refused, match="under 1 models that were sent in have left in this run"):
-        crew.predict(carrying(clients.net, 1))
+        workers.predict(carrying(clients.net, 1))
     # Nor by another worker, another view of the rows, or some of them.
     again = fed.only("north").workers(ClientWorker, run="other")["north"]
     again.prepare(clients.common)
@@ -164,9 +164,9 @@ def test_predictions_kept_at_the_party_are_no_way_round() -> None:
     """A variant, in one process: let the party predict for itself, and ask for the answers."""
     fed = federation()
     clients = clients_of(fed)
-    crew = fed.workers(ClientWorker, parties=["north"], run="mine")["north"]
-    crew.prepare(clients.common)
-    crew.predict_here(carrying(clients.net, 0))
+    workers = fed.workers(ClientWorker, parties=["north"], run="mine")["north"]
+    workers.prepare(clients.common)
+    workers.predict_here(carrying(clients.net, 0))
     writer = fed.workers(PredictionWorker, parties=["north"])["north"]
     writer.claim("north")
     writer.take_kept("north")
@@ -201,9 +201,9 @@ def test_the_model_is_for_tables_of_ones_own() -> None:
 def test_weights_must_be_numbers_of_a_network(spoil: Any, error: type, words: str) -> None:
     fed = federation()
     clients = clients_of(fed)
-    crew = fed.workers(ClientWorker, parties=["north"], run="mine")["north"]
-    crew.prepare(clients.common)
-    for call in (crew.confusion, crew.odds, lambda w: crew.train_round(w, 1)):
+    workers = fed.workers(ClientWorker, parties=["north"], run="mine")["north"]
+    workers.prepare(clients.common)
+    for call in (workers.confusion, workers.odds, lambda w: workers.train_round(w, 1)):
         with pytest.raises(error, match=words):
             call(spoil(carrying(clients.net, 0)))
 

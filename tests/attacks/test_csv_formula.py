@@ -103,11 +103,11 @@ def test_predictions_hold_no_formula(tmp_path: Path) -> None:
     fed = fm.Federation(fm.Party("bank", Table(ids, pd.DataFrame({"x": np.arange(len(ids))}))))
     classes = ["=1+1", "-", "-2"]
     numbers = np.arange(len(ids)) % 3
-    with fed.workers(PredictionWorker) as crew:
-        crew["bank"].claim("bank")
+    with fed.workers(PredictionWorker) as workers:
+        workers["bank"].claim("bank")
         answers = {"prediction": numbers, "p(=1+1)": np.linspace(-1, 1, len(ids))}
-        crew["bank"].take("bank", "bank", "bank", answers, classes)
-        crew["bank"].write(str(tmp_path))
+        workers["bank"].take("bank", "bank", "bank", answers, classes)
+        workers["bank"].write(str(tmp_path))
     file = tmp_path / "bank" / PREDICTIONS_FILE
     assert armed(file.read_bytes().decode()) == []
     back = read(file, id="id")

@@ -208,7 +208,7 @@ def test_one_partys_ciphertexts_decrypted_in_place_of_the_sum_are_uniform(partie
     }
     introduced(*workers.items())
     bank, telco = workers["bank"], workers["telco"]
-    bank.take_sum_key(holder="telco", box=telco.sum_key(to="bank"))
+    bank.take_sum_key(holder="telco", sealed=telco.sum_key(to="bank"))
     agreed = {"number": 1, "name": "x", "form": form, "parties": ["bank", "telco"]}
     bank.prepare_round(**agreed)
     *ciphertexts, seed = bank.encrypted(number=1)  # of blinds that the coordinator takes away

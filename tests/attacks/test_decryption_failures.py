@@ -51,14 +51,14 @@ def products(bank, telco):
         at.call(handle, "load", {"provider": "integers", "settings": {"bound": 99}})
         at.call(handle, "agree", shape)
     key = bank.call(a, "public_parameters", {"to": "telco"})
-    telco.call(b, "take_key", {"box": key, "sender": "bank"})
+    telco.call(b, "take_key", {"sealed": key, "sender": "bank"})
     part = bank.call(a, "encrypt_part", {"to": "telco", "start": 0, "stop": 1})
-    telco.call(b, "take_part", {"box": part, "sender": "bank"})
+    telco.call(b, "take_part", {"sealed": part, "sender": "bank"})
     return a, telco.site._workers[b]
 
 
 def spoilt(worker, how):
-    """Something else than a product, in a good box of the partner's."""
+    """Something else than a product, in a good message of the partner's."""
     context, _ = worker._at_work()
     if how == "rubbish":
         return [b"rubbish"]
@@ -80,15 +80,15 @@ def test_what_does_not_decrypt_fails_alike_and_once(pair, caplog):
     replies = set()
     for how in ("rubbish", "no list", "fresh level", "another key", "noise"):
         handle, partner = products(bank, telco)
-        box = partner.seal(spoilt(partner, how), to="bank", kind="ciphertext")
+        sealed = partner.seal(spoilt(partner, how), to="bank", kind="ciphertext")
         caplog.clear()
         with caplog.at_level(logging.WARNING, "fedmend.secure.channel"):
             ask = {"handle": handle, "method": "decrypt_part"}
-            replies.add(bank.reply("call", **ask, kwargs={"box": box, "sender": "telco"}))
+            replies.add(bank.reply("call", **ask, kwargs={"sealed": sealed, "sender": "telco"}))
         assert "could not read a message from 'telco'" in caplog.text  # and why, for the bank
         good = partner.multiply_part("bank", 0, 1)
         with pytest.raises(CryptoError, match="'bank' holds no key"):
-            bank.call(handle, "decrypt_part", {"box": good, "sender": "telco"})
+            bank.call(handle, "decrypt_part", {"sealed": good, "sender": "telco"})
     assert len(replies) == 1
     assert b"noise" not in next(iter(replies))
 
@@ -109,28 +109,37 @@ def test_sums_that_do_not_decrypt_fail_alike_and_once(pair):
     assert len(replies) == 1
 
 
-def test_boxes_that_do_not_open_fail_alike(pair):
+def test_messages_that_do_not_open_fail_alike(pair):
     bank, telco = pair
     handle, ours = bank.start("PairWorker", {}), telco.worker("PairWorker")
     theirs = type(ours)(bank, handle)
     introduced(("bank", theirs), ("telco", ours))
     good = ours.blinded(start=0, count=ROWS, to="bank")
     later = ours.blinded(start=0, count=ROWS, to="bank")
-    other = bytearray(good.box)
+    other = bytearray(good.ciphertext)
     other[20] ^= 1
-    boxes = [bytes(other), good.box[:30], good.box[:5], b"", b"\7" + good.box[1:], later.box]
+    messages = [
+        bytes(other),
+        good.ciphertext[:30],
+        good.ciphertext[:5],
+        b"",
+        b"\7" + good.ciphertext[1:],
+        later.ciphertext,
+    ]
     replies = {
         bank.reply(
             "call",
             handle=handle,
             method="tagged",
-            kwargs={"box": Sealed("telco", "bank", "hashed-id", box), "sender": "telco"},
+            kwargs={"sealed": Sealed("telco", "bank", "hashed-id", sealed), "sender": "telco"},
         )
-        for box in boxes
+        for sealed in messages
     }
     assert len(replies) == 1
-    theirs.tagged(box=good, sender="telco")
+    theirs.tagged(sealed=good, sender="telco")
     replies.add(
-        bank.reply("call", handle=handle, method="tagged", kwargs={"box": good, "sender": "telco"})
+        bank.reply(
+            "call", handle=handle, method="tagged", kwargs={"sealed": good, "sender": "telco"}
+        )
     )
     assert len(replies) == 1

@@ -130,10 +130,10 @@ def test_a_coordinator_cannot_choose_weak_parameters() -> None:
         session.products(Columns("bob"))
         before = spent(fed)
         protocol = session.protocol
-        crew, shape = session._crew, protocol.packing
-        crew.agree("narrow", 59, {"rows": n, "columns": 1, "group": shape.group})
-        crew["bob"].take_key(crew["ann"].public_parameters("bob"), "ann")
-        crew["bob"].take_part(crew["ann"].encrypt_part("bob", 0, shape.count), "ann")
+        workers, shape = session._workers, protocol.packing
+        workers.agree("narrow", 59, {"rows": n, "columns": 1, "group": shape.group})
+        workers["bob"].take_key(workers["ann"].public_parameters("bob"), "ann")
+        workers["bob"].take_part(workers["ann"].encrypt_part("bob", 0, shape.count), "ann")
         with pytest.raises(CryptoError, match="does not hide"):
-            crew["bob"].multiply_part("ann", 0, 1)
+            workers["bob"].multiply_part("ann", 0, 1)
         assert spent(fed) == before

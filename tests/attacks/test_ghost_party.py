@@ -176,8 +176,8 @@ def test_how_many_ids_a_partner_asked_about_is_shown_to_the_party(tmp_path):
     theirs, ours = bank.worker("PairWorker"), curious.worker("PairWorker")
     introduced(("bank", theirs), ("telco", ours))
     for x, y, name, other in ((theirs, ours, "bank", "telco"), (ours, theirs, "telco", "bank")):
-        box = x.blinded(start=0, count=1000, to=other)
-        x.keep(box=y.tagged(box=box, sender=name), sender=other)
+        sealed = x.blinded(start=0, count=1000, to=other)
+        x.keep(sealed=y.tagged(sealed=sealed, sender=name), sender=other)
     assert theirs.settle(peer="telco") == ROWS
     bank.close()
     words = f"telco asked for 1,000 ids in 'train' of bank: {ROWS} of the {ROWS} here are among"
@@ -190,7 +190,7 @@ def test_who_is_let_in_by_nobody_is_not_passed_over_in_silence():
     fed = Federation(*(Party(name, each) for name, each in tables.items()))
     keyring(fed.engine.sites["bank"], pinned={"shop": Identity().public})
     with (
-        fed.workers(PredictionWorker) as crew,
+        fed.workers(PredictionWorker) as workers,
         pytest.raises(Refused, match="'telco' is none of its partners"),
     ):
-        groups_of(fed, crew, fed.names, {"minimum": 1})
+        groups_of(fed, workers, fed.names, {"minimum": 1})

@@ -228,7 +228,7 @@ def test_rows_are_solved_for_only_where_weights_follow_from_the_seed(host, kit, 
     Measured by the rows of that batch whose every cell it finds to a thousandth of a standard
     deviation, without knowing any: all of a reproducible party's, none of any other's.
     """
-    # Open, so that the test can read what the label party finds when it has opened its boxes.
+    # Open, so that the test can read what the label party finds when it has opened its messages.
     policy = f"[policy]\nsealed = []\nreproducible = {str(known).lower()}\n"
     victim = host(kit("here", policy))
     embeddings, rows = first_embeddings(victim, reproducible=known)

@@ -67,8 +67,8 @@ def test_metrics_of_a_model_of_ones_own_give_the_draw_of_a_row() -> None:
     fm.VFL(**QUICK, label_dp=EPSILON).fit(fed)
     config = SplitConfig(bottom=(4,), embedding=1, top=(4,), missing_indicator=False).to_wire()
     guesses = []
-    with fed.workers(TopWorker, parties=["clinic"], model="mine") as crew:
-        top = crew["clinic"]
+    with fed.workers(TopWorker, parties=["clinic"], model="mine") as workers:
+        top = workers["clinic"]
         top.create(config, ["clinic"], [0])
         top.attach([["aligned", ROWS]], config, False)
         for row in range(ASKED):
@@ -84,17 +84,17 @@ def test_metrics_of_a_model_of_ones_own_give_the_draw_of_a_row() -> None:
 def test_losses_of_chosen_predictions_give_the_draws_of_many_rows() -> None:
     """One log loss over all rows has a bit for each of twenty: min_rows does not see that."""
     fed = federation("clinic", "laboratory")
-    with fed.workers(LabelWorker) as crew:  # as InC and its relatives begin
-        crew.attach([0, 1], EPSILON)
+    with fed.workers(LabelWorker) as workers:  # as InC and its relatives begin
+        workers.attach([0, 1], EPSILON)
     keep = response_matrix(EPSILON, 2)[0, 0]
     at_a_time, unit = 20, 2.0**-16
     guesses = np.zeros(ASKED, int)
-    with fed.workers(LabelWorker, parties=["clinic"]) as crew:
+    with fed.workers(LabelWorker, parties=["clinic"]) as workers:
         for first in range(0, ASKED, at_a_time):
             odds = np.zeros(ROWS)
             odds[first : first + at_a_time] = 2.0 ** np.arange(at_a_time) * unit
             p = 1 / (1 + np.exp(-odds))
-            told = crew["clinic"].metrics(np.stack([1 - p, p], 1), [0, 1])
+            told = workers["clinic"].metrics(np.stack([1 - p, p], 1), [0, 1])
             # Saying 1 instead of 0 lowers a row's loss by its odds, stretched as estimates are.
             base = float(-(np.log(1 - p) * keep - np.log(p) * (1 - keep)).sum()) / (2 * keep - 1)
             bits = round((base - told["log_loss"] * ROWS) * (2 * keep - 1) / unit)
@@ -115,13 +115,13 @@ def test_a_client_that_was_prepared_before_counts_draws_afterwards() -> None:
     model = fm.FedAvg(rounds=1, epochs=1, hidden=(4,)).fit(fed)
     clients = model.clients_
     weights = initial_weights(clients.net, 0).to(clients.settings.dtype)
-    with fed.workers(ClientWorker, parties=["one"], run="mine") as crew:
-        crew["one"].prepare(clients.common)
-        predicted = crew["one"].predict(weights).argmax(1)
+    with fed.workers(ClientWorker, parties=["one"], run="mine") as workers:
+        workers["one"].prepare(clients.common)
+        predicted = workers["one"].predict(weights).argmax(1)
         truth = int((predicted == LABELS).sum())
-        assert int(np.trace(crew["one"].confusion(weights)["counts"])) == truth
+        assert int(np.trace(workers["one"].confusion(weights)["counts"])) == truth
         fm.FedAvg(rounds=1, epochs=1, hidden=(4,), label_dp=EPSILON).fit(fed)
-        counts = crew["one"].confusion(weights)["counts"]
+        counts = workers["one"].confusion(weights)["counts"]
     site = fed.engine.site("one")  # type: ignore[attr-defined]
     told = site.table_of("train").y.to_numpy()
     assert by_one_draw(told, LABELS)

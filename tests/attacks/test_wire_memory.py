@@ -134,10 +134,10 @@ def test_items_are_counted_over_the_whole_message(monkeypatch: pytest.MonkeyPatc
 
 
 def test_honest_messages_pass() -> None:
-    boxes = [Sealed("bank", "telco", "ciphertext", bytes(4096)) for _ in range(500)]
+    messages = [Sealed("bank", "telco", "ciphertext", bytes(4096)) for _ in range(500)]
     weights = {f"layer{i}.weight": np.ones((30, 30), np.float32) for i in range(1000)}
     facts = [{"epoch": i, "loss": 0.5, "auc": 0.7} for i in range(1000)]
-    for value in (boxes, weights, facts, list(range(40_000)), [0.5] * 40_000, [b"k" * 32] * 99):
+    for value in (messages, weights, facts, list(range(40_000)), [0.5] * 40_000, [b"k" * 32] * 99):
         message = wire.encode(value)
         assert wire.measure(value).nbytes == len(message)
         assert len(wire.decode(message)) == len(value)

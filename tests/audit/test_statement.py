@@ -34,7 +34,7 @@ def test_looks_are_lines_for_each_row() -> None:
     assert statement([entry()])[0].looks is None
 
 
-def test_the_most_telling_comes_first_and_sealed_boxes_tell_nothing() -> None:
+def test_the_most_telling_comes_first_and_encrypted_messages_tell_nothing() -> None:
     found = statement(
         [
             entry(kind="control", shape=""),
@@ -49,9 +49,11 @@ def test_the_most_telling_comes_first_and_sealed_boxes_tell_nothing() -> None:
     assert "sealed for bank" in found[-1].tells
 
 
-def test_boxes_tell_their_reader_and_nobody_how_many_lines_they_hold() -> None:
-    box = {"shape": "8300", "dtype": "sealed bytes", "sealed_for": "bank"}
-    found = statement([entry(**box), entry(**box, sender="coordinator", receiver="bank")], rows=100)
+def test_messages_tell_their_reader_and_nobody_how_many_lines_they_hold() -> None:
+    sealed = {"shape": "8300", "dtype": "sealed bytes", "sealed_for": "bank"}
+    found = statement(
+        [entry(**sealed), entry(**sealed, sender="coordinator", receiver="bank")], rows=100
+    )
     assert [(each.role, each.severity, each.looks) for each in found] == [
         ("bank", "medium", None), ("coordinator", "none", None),
     ]  # fmt: skip

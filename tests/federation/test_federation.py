@@ -1,4 +1,4 @@
-"""The call model: parties, workers, crews, policy, concurrency, and a complete ledger."""
+"""The call model: parties, workers, groups, policy, concurrency, and a complete ledger."""
 
 from __future__ import annotations
 
@@ -82,21 +82,21 @@ BARRIERS: dict[str, threading.Barrier] = {}
 
 
 def test_one_party_and_all_parties(fed: Federation) -> None:
-    crew = fed.workers(TallyWorker, start=Each({"bank": 1.0, "telco": 2.0}))
-    assert crew["bank"].total_of("x") == 15.0
-    assert crew.total_of("x") == {"bank": 15.0, "telco": 75.0}
+    workers = fed.workers(TallyWorker, start=Each({"bank": 1.0, "telco": 2.0}))
+    assert workers["bank"].total_of("x") == 15.0
+    assert workers.total_of("x") == {"bank": 15.0, "telco": 75.0}
     vectors = Each({"bank": np.ones(2), "telco": np.full(3, 2.0)})
-    assert crew.add(vectors, times=10) == {"bank": 21.0, "telco": 62.0}
-    assert list(crew) == ["bank", "telco"]
-    assert len(crew) == 2
+    assert workers.add(vectors, times=10) == {"bank": 21.0, "telco": 62.0}
+    assert list(workers) == ["bank", "telco"]
+    assert len(workers) == 2
 
 
 def test_the_ledger_counts_every_crossing(fed: Federation) -> None:
-    crew = fed.workers(TallyWorker)  # 2 starts: 4 crossings
+    workers = fed.workers(TallyWorker)  # 2 starts: 4 crossings
     for _ in range(7):
-        crew["bank"].total_of("x")  # 2 each: 14
-    crew.add(np.ones(3))  # 2 parties: 4
-    crew["telco"].add(np.ones(3), times=2)  # a masked and a control message, a reply: 3
+        workers["bank"].total_of("x")  # 2 each: 14
+    workers.add(np.ones(3))  # 2 parties: 4
+    workers["telco"].add(np.ones(3), times=2)  # a masked and a control message, a reply: 3
     assert len(fed.ledger) == 4 + 14 + 4 + 3
     sent = [entry for entry in fed.ledger if entry.call == "TallyWorker.add"]
     assert {(e.sender, e.receiver, e.kind) for e in sent} == {
@@ -114,28 +114,28 @@ def test_the_ledger_counts_every_crossing(fed: Federation) -> None:
 def test_both_ways_of_passing_values_write_the_same_ledger() -> None:
     def crossings(strict: bool) -> list[tuple[object, ...]]:
         fed = Federation(Party("a", Table([1, 2], {"x": [1.0, 2.0]})), strict=strict)
-        with fed.workers(TallyWorker, start=3.0) as crew:
-            crew.add(np.ones(4), times=2)
-            crew.total_of("x")
+        with fed.workers(TallyWorker, start=3.0) as workers:
+            workers.add(np.ones(4), times=2)
+            workers.total_of("x")
         return [(e.sender, e.receiver, e.call, e.kind, e.shape, e.bytes) for e in fed.ledger]
 
     assert crossings(strict=False) == crossings(strict=True)
 
 
 def test_strict_hands_over_copies_and_by_reference_does_not(fed: Federation) -> None:
-    crew = fed.workers(TallyWorker, parties=["telco"])
+    workers = fed.workers(TallyWorker, parties=["telco"])
     policy = Policy(allow=frozenset({"row", "control"}))
     fed.engine.site("telco").policy = policy
-    rows = crew["telco"].rows()
+    rows = workers["telco"].rows()
     own = fed.engine.site("telco").tables["train"].frame["x"].to_numpy()
     assert np.shares_memory(rows, own) is not fed.engine.strict
 
 
 def test_a_refused_kind_is_refused_before_it_exists(fed: Federation) -> None:
-    crew = fed.workers(TallyWorker)
+    workers = fed.workers(TallyWorker)
     with pytest.raises(Refused, match=r"'bank'.*'row'.*Mend: allow 'row'"):
-        crew["bank"].rows()
-    assert crew["bank"].were_rows_made() is False
+        workers["bank"].rows()
+    assert workers["bank"].were_rows_made() is False
     refusal = next(entry for entry in fed.ledger if entry.note == "refused")
     assert (refusal.sender, refusal.kind, refusal.dtype) == ("bank", "row", "text")
     assert 100 < refusal.bytes < 400  # the words of the refusal
@@ -160,9 +160,9 @@ def test_policy_problems_come_together() -> None:
 
 
 def test_only_exposed_methods_can_be_called(fed: Federation) -> None:
-    crew = fed.workers(TallyWorker)
+    workers = fed.workers(TallyWorker)
     with pytest.raises(AttributeError, match="exposes no 'hidden'"):
-        crew["bank"].hidden()
+        workers["bank"].hidden()
     site = fed.engine.site("bank")
     for method in ("hidden", "__init__", "nothing"):
         with pytest.raises(Refused, match="not exposed"):
@@ -185,10 +185,10 @@ def test_only_exposed_methods_can_be_called(fed: Federation) -> None:
 def test_wrong_calls_are_refused_before_anything_crosses(
     fed: Federation, args: tuple[object, ...], kwargs: dict[str, object], word: str
 ) -> None:
-    crew = fed.workers(TallyWorker)
+    workers = fed.workers(TallyWorker)
     before = len(fed.ledger)
     with pytest.raises(WireError, match=word):
-        crew["bank"].add(*args, **kwargs)
+        workers["bank"].add(*args, **kwargs)
     assert len(fed.ledger) == before
 
 
@@ -198,19 +198,19 @@ def test_a_tensor_with_a_graph_never_leaves(fed: Federation) -> None:
 
 
 def test_errors_name_the_party(fed: Federation) -> None:
-    crew = fed.workers(TallyWorker)
+    workers = fed.workers(TallyWorker)
     with pytest.raises(
         PartyFailed, match=r"'telco' failed in TallyWorker.fail: ValueError: bad luck"
     ):
-        crew["telco"].fail("value")
+        workers["telco"].fail("value")
     with pytest.raises(DataError, match=r"party 'telco', column 'x': too short. Mend: more rows"):
-        crew["telco"].fail("data")
+        workers["telco"].fail("data")
     with pytest.raises(DataError, match=r"party 'bank', column 'q'.*name one of x, z, y"):
-        crew["bank"].total_of("q")
+        workers["bank"].total_of("q")
     with pytest.raises(PartyFailed, match=r"TallyWorker.start: TypeError"):
         fed.workers(TallyWorker, strat=1.0)
     with pytest.raises(PartyFailed, match="'bank'") as caught:
-        crew.fail("value")
+        workers.fail("value")
     assert any("'telco'" in note for note in caught.value.__notes__)
 
 
@@ -341,10 +341,10 @@ def test_the_ledger_file_is_complete_and_readable(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "ledger.jsonl"
     table = Table([1, 2], {"x": [1.0, 2.0]})
     with Federation(Party("a", table), ledger=path) as fed:
-        crew = fed.workers(TallyWorker)
+        workers = fed.workers(TallyWorker)
         for _ in range(100):
-            crew["a"].were_rows_made()
-        crew["a"].total_of("x")
+            workers["a"].were_rows_made()
+        workers["a"].total_of("x")
         assert "statistic" in {entry.kind for entry in read_ledger(path)}  # on disk at once
     written = read_ledger(path)
     assert written == fed.ledger.entries()

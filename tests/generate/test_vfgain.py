@@ -110,8 +110,8 @@ def twin(fed: Federation, model: VFGAIN, steps: int) -> None:
         model._open(bottom, imputer, ALIGNED, None)
         kept, _ = held_out(ALIGNED, 0.1, np.random.default_rng(0))
         batches = imputer.set_order(kept)
-        inner = site(fed, "a")._workers[bottom._crew._handles["a"]]
-        worker = site(fed, "b")._workers[imputer._crew._handles["b"]]
+        inner = site(fed, "a")._workers[bottom._workers._handles["a"]]
+        worker = site(fed, "b")._workers[imputer._workers._handles["b"]]
         assert isinstance(worker, ImputerWorker)
         net, features = inner.trained.module, inner.trained.features
         adam = torch.optim.Adam(net.parameters(), model.lr)

@@ -113,9 +113,9 @@ def test_a_stalled_party_is_named(fresh_world, undisturbed):
 
 
 def test_a_slow_party_is_waited_for(world):
-    with world.open("slow") as fed, fed.workers(MachineProbe) as crew:
+    with world.open("slow") as fed, fed.workers(MachineProbe) as workers:
         began = time.monotonic()
-        crew["telco"].sleep(15.0)
+        workers["telco"].sleep(15.0)
         assert time.monotonic() - began >= 15.0
         assert fed.engine.absent == {}
 
@@ -124,12 +124,12 @@ def test_a_full_disk_at_a_party_is_named_and_nothing_else_breaks(world, small_di
     home = world.kits.party("telco") / "runs" / "full"
     home.parent.mkdir(exist_ok=True)
     home.symlink_to(small_disk)
-    with world.open("full") as fed, fed.workers(MachineProbe) as crew:
+    with world.open("full") as fed, fed.workers(MachineProbe) as workers:
         with pytest.raises(
             PartyFailed, match="'telco' failed in MachineProbe.fill: OSError: No sp"
         ):
-            crew["telco"].fill("block")
-        assert crew["telco"].pid() > 0
+            workers["telco"].fill("block")
+        assert workers["telco"].pid() > 0
     assert "No space left on device" in world.events("telco")
 
 

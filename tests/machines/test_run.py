@@ -25,7 +25,7 @@ def record(first):
 
 
 def test_scores_equal_those_of_one_process(world, record):
-    # As long a name: paths are in what crosses. Between machines boxes are the default.
+    # As long a name: paths are in what crosses. Between machines messages are the default.
     here = world.run_here("local", seal="seal = true")
     for ours, theirs in zip(record.methods, here.methods, strict=True):
         assert ours.scores.keys() == theirs.scores.keys()
@@ -37,7 +37,7 @@ def test_scores_equal_those_of_one_process(world, record):
         assert ours.bytes == pytest.approx(theirs.bytes, rel=1e-3)
 
 
-def test_embeddings_and_gradients_cross_in_boxes(world, record):
+def test_embeddings_and_gradients_cross_in_messages(world, record):
     crossed = [
         entry
         for entry in read_ledger(world.folder / "first" / "ledger.jsonl")
@@ -134,23 +134,23 @@ def test_random_choices_are_a_partys_own_unless_a_run_is_reproducible(world, rec
 
 
 def test_tensors_of_all_sizes_come_back(fed):
-    with fed.workers(MachineProbe) as crew:
+    with fed.workers(MachineProbe) as workers:
         for shape in ((0,), (3, 2), (256, 32), (1024, 1024)):
             sent = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-            for back in crew.echo(sent).values():
+            for back in workers.echo(sent).values():
                 assert np.array_equal(back, sent)
 
 
 def test_sites_are_processes_of_their_own(fed, world):
-    with fed.workers(MachineProbe) as crew:
-        pids = crew.pid()
+    with fed.workers(MachineProbe) as workers:
+        pids = workers.pid()
     assert len(set(pids.values())) == 2
     assert pids["bank"] == world.job_process("bank").pid
 
 
 def test_labels_are_refused(fed, world):
-    with fed.workers(MachineProbe) as crew, pytest.raises(Refused, match="kind 'label'"):
-        crew["bank"].labels()
+    with fed.workers(MachineProbe) as workers, pytest.raises(Refused, match="kind 'label'"):
+        workers["bank"].labels()
     assert "kind 'label'" in world.events("bank")
 
 
@@ -182,8 +182,8 @@ def test_malformed_and_replayed_messages_are_answered_and_nothing_crashes(fed, w
     head[4:12] = (1 << 40).to_bytes(8, "little")
     with pytest.raises(WireError, match="over the limit"):
         ask(bytes(head))
-    with fed.workers(MachineProbe) as crew:
-        assert crew["bank"].pid() > 0
+    with fed.workers(MachineProbe) as workers:
+        assert workers["bank"].pid() > 0
     events = world.events("bank")
     assert "came before" in events
     assert "over the limit" in events

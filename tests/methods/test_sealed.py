@@ -1,4 +1,4 @@
-"""`seal=`: every split method learns the same in boxes, and the coordinator reads none of it."""
+"""`seal=`: every split method learns the same in messages, and the coordinator reads none of it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def weights(fed: Federation, model: SplitEstimator) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("method", list(MORE))
-def test_boxes_change_no_bit(make_frame, make_fed, method) -> None:
+def test_messages_change_no_bit(make_frame, make_fed, method) -> None:
     columns = TWO if method is FedCVT else {**TWO, "telco": ["c", "d"], "shop": ["e", "city"]}
     made = []
     for seal in (False, True):
@@ -81,7 +81,7 @@ def test_boxes_change_no_bit(make_frame, make_fed, method) -> None:
     assert {e.dtype for e in exchanged(made[1][3])} == {"sealed bytes"}
 
 
-def test_every_party_gets_a_box_of_its_own(make_frame, make_fed) -> None:
+def test_every_party_gets_a_message_of_its_own(make_frame, make_fed) -> None:
     fed = make_fed(make_frame(100))
     VFL(**QUICK, seal=True).fit(fed)
     told = {(e.kind, e.sender, e.receiver): e.sealed_for for e in exchanged(fed)}
@@ -103,7 +103,7 @@ def test_in_one_process_nothing_is_sealed_unless_asked_for(make_frame, make_fed)
 
 
 @pytest.mark.parametrize("method", [VFL, RISA])
-def test_rows_are_predicted_from_boxes(make_frame, make_fed, tmp_path: Path, method) -> None:
+def test_rows_are_predicted_from_messages(make_frame, make_fed, tmp_path: Path, method) -> None:
     fed = make_fed(make_frame(100), aligned=80, test=make_frame(40, seed=1))
     model = make(method).fit(fed)
     open_ = model.predict_proba(fed.on("test"))
@@ -121,10 +121,10 @@ def test_rows_are_predicted_from_boxes(make_frame, make_fed, tmp_path: Path, met
 
 
 @pytest.mark.parametrize("method", [VFL, RISA])
-def test_a_training_goes_on_in_boxes_where_another_process_stopped(
+def test_a_training_goes_on_in_messages_where_another_process_stopped(
     make_frame, make_fed, tmp_path: Path, method
 ) -> None:
-    """New workers, new keys and new parties' identities: no box of before is waited for."""
+    """New workers, new keys and new parties' identities: no message of before is waited for."""
     whole = make_fed(make_frame(100), aligned=80)
     expected = make(method, epochs=4).fit(whole)
 
@@ -146,7 +146,7 @@ def test_a_training_goes_on_in_boxes_where_another_process_stopped(
     assert all(entry.sealed_for for entry in exchanged(fed))
 
 
-def test_a_party_may_insist_on_boxes(make_frame, make_fed) -> None:
+def test_a_party_may_insist_on_messages(make_frame, make_fed) -> None:
     insists = Policy(sealed=frozenset({"embedding", "gradient"}))
     for party, call in (("telco", "BottomWorker.step"), ("bank", "TopWorker.step")):
         fed = make_fed(make_frame(60), **{f"policy_{party}": insists})

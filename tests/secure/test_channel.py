@@ -26,9 +26,9 @@ class GossipWorker(SealingWorker):
     def tell(self, to: str, value: object) -> Sealed:
         return self.seal(value, to=to, kind="masked")
 
-    @exposed(kind="control", takes={"box": "masked"})
-    def hear(self, box: Sealed, sender: str) -> object:
-        return self.open(box, sender=sender, kind="masked")
+    @exposed(kind="control", takes={"sealed": "masked"})
+    def hear(self, sealed: Sealed, sender: str) -> object:
+        return self.open(sealed, sender=sender, kind="masked")
 
     @exposed(kind="control")
     def seed(self, party: str, purpose: str) -> bytes:
@@ -52,10 +52,10 @@ def federation(*names: str) -> Federation:
 
 
 @pytest.fixture
-def crew():
-    with federation().workers(GossipWorker) as crew:
-        introduce(crew)
-        yield crew
+def workers():
+    with federation().workers(GossipWorker) as workers:
+        introduce(workers)
+        yield workers
 
 
 def pair(scopes: tuple[str, str] = ("train", "train")) -> tuple[GossipWorker, GossipWorker]:
@@ -71,7 +71,7 @@ def pair(scopes: tuple[str, str] = ("train", "train")) -> tuple[GossipWorker, Go
 
 
 def altered(sealed: Sealed, **parts) -> Sealed:
-    fields = {name: getattr(sealed, name) for name in ("sender", "recipient", "kind", "box")}
+    fields = {name: getattr(sealed, name) for name in ("sender", "recipient", "kind", "ciphertext")}
     return Sealed(**fields | parts)
 
 
@@ -86,22 +86,25 @@ def altered(sealed: Sealed, **parts) -> Sealed:
     )
 )
 @settings(max_examples=50, deadline=None)
-def test_every_wire_value_survives_the_box(value):
+def test_every_wire_value_survives_the_message(value):
     bank, telco = pair()
     for _ in range(2):
         assert telco.open(bank.seal(value, to="telco", kind="masked"), sender="bank") == value
         assert bank.open(telco.seal(value, to="bank", kind="masked"), sender="telco") == value
 
 
-def test_the_ledger_marks_boxes_and_the_relay_sees_only_noise():
+def test_the_ledger_marks_messages_and_the_relay_sees_only_noise():
     fed = federation()
     secret = os.urandom(64)
-    with fed.workers(GossipWorker) as crew:
-        introduce(crew)
-        box = crew["bank"].tell("telco", secret)
-        assert secret not in box.box and secret[:8] not in box.box
-        crew["telco"].hear(box, "bank")
-        assert pair()[0].seal(secret, to="telco", kind="masked").box[9:] != box.box[9:]
+    with fed.workers(GossipWorker) as workers:
+        introduce(workers)
+        sealed = workers["bank"].tell("telco", secret)
+        assert secret not in sealed.ciphertext and secret[:8] not in sealed.ciphertext
+        workers["telco"].hear(sealed, "bank")
+        assert (
+            pair()[0].seal(secret, to="telco", kind="masked").ciphertext[9:]
+            != sealed.ciphertext[9:]
+        )
     sealed = [entry for entry in fed.ledger if entry.sealed_for]
     assert {(entry.sender, entry.receiver, entry.sealed_for) for entry in sealed} == {
         ("bank", "coordinator", "telco"),
@@ -114,12 +117,12 @@ def test_seeds_are_shared_by_two_parties_and_differ_by_pair_purpose_and_session(
     fed = federation("a", "b", "c")
     seen = set()
     for _ in range(2):
-        with fed.workers(GossipWorker) as crew:
-            introduce(crew)
+        with fed.workers(GossipWorker) as workers:
+            introduce(workers)
             for one, other in (("a", "b"), ("a", "c"), ("b", "c")):
                 for purpose in ("mask", "order"):
-                    seed = crew[one].seed(other, purpose)
-                    assert seed == crew[other].seed(one, purpose) and len(seed) == 32
+                    seed = workers[one].seed(other, purpose)
+                    assert seed == workers[other].seed(one, purpose) and len(seed) == 32
                     seen.add(seed)
     assert len(seen) == 12
 
@@ -143,36 +146,36 @@ def test_two_classes_of_one_conversation_talk_and_others_do_not():
 
 @given(st.data())
 @settings(max_examples=50, deadline=None)
-def test_any_altered_cut_or_padded_box_is_refused_and_does_not_use_up_the_number(data):
+def test_any_altered_cut_or_padded_message_is_refused_and_does_not_use_up_the_number(data):
     bank, telco = pair()
     sealed = bank.seal([1, 2, 3], to="telco", kind="masked")
-    at = data.draw(st.integers(0, len(sealed.box) - 1))
-    flipped = bytearray(sealed.box)
+    at = data.draw(st.integers(0, len(sealed.ciphertext) - 1))
+    flipped = bytearray(sealed.ciphertext)
     flipped[at] ^= data.draw(st.integers(1, 255))
-    for box in (bytes(flipped), sealed.box[:at], sealed.box + b"\0"):
+    for other in (bytes(flipped), sealed.ciphertext[:at], sealed.ciphertext + b"\0"):
         with unread("altered|version|cut off", "telco", "bank"):
-            telco.open(altered(sealed, box=box), sender="bank")
+            telco.open(altered(sealed, ciphertext=other), sender="bank")
     assert telco.open(sealed, sender="bank") == [1, 2, 3]
 
 
-def test_boxes_out_of_turn_and_again_are_refused_and_the_right_one_still_opens(crew):
-    first, second = crew["bank"].tell("telco", 1), crew["bank"].tell("telco", 2)
+def test_messages_out_of_turn_and_again_are_refused_and_the_right_one_still_opens(workers):
+    first, second = workers["bank"].tell("telco", 1), workers["bank"].tell("telco", 2)
     with unread("out of turn"):
-        crew["telco"].hear(second, "bank")
-    assert crew["telco"].hear(first, "bank") == 1
+        workers["telco"].hear(second, "bank")
+    assert workers["telco"].hear(first, "bank") == 1
     with unread("sent again"):
-        crew["telco"].hear(first, "bank")
-    assert crew["telco"].hear(second, "bank") == 2
+        workers["telco"].hear(first, "bank")
+    assert workers["telco"].hear(second, "bank") == 2
 
 
-def test_a_box_is_bound_to_direction_session_scope_and_kind():
+def test_a_message_is_bound_to_direction_session_scope_and_kind():
     bank, telco = pair()
     sealed = bank.seal(1, to="telco", kind="masked")
     with unread("altered or made under another key"):
         bank.open(altered(sealed, sender="telco", recipient="bank"), sender="telco")
     with unread("altered"):
         telco.open(altered(sealed, kind="count"), sender="bank")
-    with pytest.raises(CryptoError, match="expected a box of kind 'count'"):
+    with pytest.raises(CryptoError, match="expected a message of kind 'count'"):
         telco.open(sealed, sender="bank", kind="count")
     with unread("another key"):
         pair()[1].open(sealed, sender="bank")
@@ -181,21 +184,23 @@ def test_a_box_is_bound_to_direction_session_scope_and_kind():
         telco.open(bank.seal(1, to="telco", kind="masked"), sender="bank")
 
 
-def test_a_box_for_a_third_party_is_refused():
+def test_a_message_for_a_third_party_is_refused():
     fed = federation("a", "b", "c")
-    with fed.workers(GossipWorker) as crew:
-        introduce(crew)
-        box = crew["a"].tell("b", 1)
+    with fed.workers(GossipWorker) as workers:
+        introduce(workers)
+        sealed = workers["a"].tell("b", 1)
         for at, sender, changed in (("c", "a", {"recipient": "c"}), ("b", "c", {"sender": "c"})):
             with pytest.raises(CryptoError, match="goes from 'a' to 'b'"):
-                crew[at].hear(box, sender)
+                workers[at].hear(sealed, sender)
             with unread("another key"):
-                crew[at].hear(altered(box, **changed), sender)
+                workers[at].hear(altered(sealed, **changed), sender)
 
 
-def test_what_is_no_box_no_key_or_no_introduction_is_refused(crew):
-    with pytest.raises(CryptoError, match="expected a sealed box from 'bank' and got a int"):
-        crew["telco"].hear(5, "bank")
+def test_what_is_no_message_no_key_or_no_introduction_is_refused(workers):
+    with pytest.raises(
+        CryptoError, match="expected an encrypted message from 'bank' and got a int"
+    ):
+        workers["telco"].hear(5, "bank")
     fed = federation()
     with pytest.raises(CryptoError, match="introduce"):
         fed.workers(GossipWorker)["bank"].tell("telco", 1)
@@ -212,15 +217,15 @@ def test_a_kind_that_may_not_leave_is_not_sealed_either():
         def leak(self, to: str) -> Sealed:
             return self.seal([1], to=to, kind="row")
 
-    with federation().workers(LeakWorker) as crew:
-        introduce(crew)
+    with federation().workers(LeakWorker) as workers:
+        introduce(workers)
         with pytest.raises(Refused, match="kind 'row'"):
-            crew["bank"].leak("telco")
+            workers["bank"].leak("telco")
     fed = Federation(party("bank", policy=Policy(refuse={"masked"})), party("telco"), strict=True)
-    with fed.workers(GossipWorker) as crew:
-        introduce(crew)
+    with fed.workers(GossipWorker) as workers:
+        introduce(workers)
         with pytest.raises(Refused, match="party 'bank'"):
-            crew["bank"].tell("telco", 1)
+            workers["bank"].tell("telco", 1)
 
 
 # ---------------------------------------------------------------------------- who is who
@@ -228,16 +233,16 @@ def test_a_kind_that_may_not_leave_is_not_sealed_either():
 
 def test_a_changed_identity_is_refused_in_a_later_session():
     fed = federation()
-    with fed.workers(GossipWorker) as crew:
-        prints = introduce(crew)
+    with fed.workers(GossipWorker) as workers:
+        prints = introduce(workers)
     site = fed.engine.site("telco")
     assert prints["telco"] == keyring(site).identity.fingerprint
     site.vault.clear()
     with (
-        fed.workers(GossipWorker) as crew,
+        fed.workers(GossipWorker) as workers,
         pytest.raises(CryptoError, match="party 'bank': the key of 'telco' has changed"),
     ):
-        introduce(crew)
+        introduce(workers)
 
 
 def test_keys_given_in_advance_stop_a_coordinator_in_the_middle():
@@ -256,8 +261,8 @@ def test_keys_given_in_advance_stop_a_coordinator_in_the_middle():
         in_the_middle.open(at_bank.seal(1, to="telco", kind="masked"), sender="bank")
 
 
-def opens(box: Sealed, keys: Iterable[bytes], between: tuple[bytes, bytes]) -> bool:
-    """Whether some of these secrets, in the protocol's order, make the key of bank's box."""
+def opens(sealed: Sealed, keys: Iterable[bytes], between: tuple[bytes, bytes]) -> bool:
+    """Whether some of these secrets, in the protocol's order, make the key of bank's message."""
     ends = pack("GossipWorker", "train", *_ends("bank", between[0]), *_ends("telco", between[1]))
     secrets = list(keys)
     for count in range(1, len(secrets) + 1):
@@ -265,7 +270,7 @@ def opens(box: Sealed, keys: Iterable[bytes], between: tuple[bytes, bytes]) -> b
             root = derive_key(b"".join(some), "line", ends)
             line = _Line("telco", "bank", between[0], root, pack("GossipWorker", "train"))
             with contextlib.suppress(CryptoError):
-                line.open(box.box, box.kind)
+                line.open(sealed.ciphertext, sealed.kind)
                 return True
     return False
 
@@ -274,7 +279,7 @@ def _ends(name: str, public: bytes) -> tuple[str, bytes, bytes]:
     return name, public[:32], public[32:]
 
 
-def test_boxes_stay_closed_when_both_identities_are_stolen_later():
+def test_messages_stay_closed_when_both_identities_are_stolen_later():
     bank_keys, telco_keys = Identity(), Identity()
     bank, telco = Site("bank", {}), Site("telco", {})
     keyring(bank, identity=bank_keys)
@@ -282,15 +287,15 @@ def test_boxes_stay_closed_when_both_identities_are_stolen_later():
     at_bank, at_telco = GossipWorker(bank), GossipWorker(telco)
     public = at_bank.public_key(), at_telco.public_key()
     at_bank.meet({"telco": public[1]})
-    box = at_bank.seal("secret", to="telco", kind="masked")
+    sealed = at_bank.seal("secret", to="telco", kind="masked")
     stolen = [
         telco_keys.agree(public[0][32:]),
         bank_keys.agree(public[1][32:]),
         bank_keys.agree(telco_keys.public),
     ]
-    assert not opens(box, stolen, public)
+    assert not opens(sealed, stolen, public)
     at_telco.meet({"bank": public[0]})
-    assert at_telco.open(box, sender="bank") == "secret"
+    assert at_telco.open(sealed, sender="bank") == "secret"
 
 
 def test_the_same_keys_share_other_seeds_in_another_conversation_or_scope():
@@ -313,18 +318,18 @@ def test_a_coordinator_cannot_make_a_party_forget_its_pinned_keys(rubbish):
     pinned = Identity().public
     ring = keyring(fed.engine.site("bank"), pinned={"telco": pinned})
     with (
-        fed.workers(BfvWorker, parties=["bank"]) as crew,
+        fed.workers(BfvWorker, parties=["bank"]) as workers,
         pytest.raises(CryptoError, match="as products"),
     ):
-        crew["bank"].learn(rubbish, "secure.keyring")
-    with fed.workers(BfvWorker, parties=["bank"]) as crew:
-        crew["bank"].learn(np.zeros((1, 1), np.int64), "secure.keyring")
+        workers["bank"].learn(rubbish, "secure.keyring")
+    with fed.workers(BfvWorker, parties=["bank"]) as workers:
+        workers["bank"].learn(np.zeros((1, 1), np.int64), "secure.keyring")
     assert keyring(fed.engine.site("bank")) is ring
     with (
-        fed.workers(GossipWorker) as crew,
+        fed.workers(GossipWorker) as workers,
         pytest.raises(CryptoError, match="the key of 'telco' has changed"),
     ):
-        introduce(crew)
+        introduce(workers)
 
 
 def test_a_party_notices_when_its_own_key_is_changed_on_the_way():
@@ -393,7 +398,7 @@ def test_meeting_twice_keeps_the_counters_and_another_key_is_refused():
     first = bank.seal(1, to="telco", kind="masked")
     bank.meet({"telco": telco.public_key()})
     second = bank.seal(1, to="telco", kind="masked")
-    assert first.box[:9] != second.box[:9]
+    assert first.ciphertext[:9] != second.ciphertext[:9]
     other = GossipWorker(telco.site)
     with pytest.raises(CryptoError, match="has met 'telco' already"):
         bank.meet({"telco": other.public_key()})
@@ -401,9 +406,9 @@ def test_meeting_twice_keeps_the_counters_and_another_key_is_refused():
 
 def test_the_ledger_holds_no_private_key(tmp_path):
     fed = Federation(party("bank"), party("telco"), strict=True, ledger=tmp_path / "ledger.jsonl")
-    with fed.workers(GossipWorker) as crew:
-        introduce(crew)
-        crew["telco"].hear(crew["bank"].tell("telco", 1), "bank")
+    with fed.workers(GossipWorker) as workers:
+        introduce(workers)
+        workers["telco"].hear(workers["bank"].tell("telco", 1), "bank")
     fed.close()
     text = (tmp_path / "ledger.jsonl").read_text()
     for name in ("bank", "telco"):

@@ -1,4 +1,4 @@
-"""Embeddings and gradients in boxes: the values come out as they went in, and nothing else does."""
+"""Embeddings and gradients encrypted: the values come out as they went in, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedmend.data.table import Table
 from fedmend.errors import CryptoError
-from fedmend.federation import Crew, Federation, Party, Sealed, exposed, wire
+from fedmend.federation import Federation, Party, Sealed, WorkerGroup, exposed, wire
 from fedmend.secure.channel import ExchangeWorker, is_sealed, seal_exchange
 from fedmend.secure.keys import Identity
 
@@ -49,7 +49,9 @@ class UpperWorker(ExchangeWorker):
         return self.embeddings
 
 
-def crews(*names: str, sealed: bool = True, by_party: bool = True) -> tuple[Crew, Crew]:
+def groups(
+    *names: str, sealed: bool = True, by_party: bool = True
+) -> tuple[WorkerGroup, WorkerGroup]:
     parties = [Party(name, Table([1, 2], {"x": [0.5, 1.5]})) for name in ("bank", *names)]
     fed = Federation(*parties, strict=True)
     lower, upper = (
@@ -78,10 +80,10 @@ arrays = st.builds(
 @given(values=st.fixed_dictionaries({"shop": arrays, "telco": arrays}))
 @settings(max_examples=10, deadline=None)
 def test_what_comes_out_is_what_went_in_to_the_bit(values: dict[str, np.ndarray]) -> None:
-    lower, upper = crews("shop", "telco")
-    boxes = {party: lower[party].step(values[party]) for party in lower}
-    assert {type(each) for each in boxes.values()} == {Sealed}
-    answer = upper["bank"].step(boxes)
+    lower, upper = groups("shop", "telco")
+    messages = {party: lower[party].step(values[party]) for party in lower}
+    assert {type(each) for each in messages.values()} == {Sealed}
+    answer = upper["bank"].step(messages)
     assert {(each.sender, each.recipient, each.kind) for each in answer.values()} == {
         ("bank", "shop", "gradient"),
         ("bank", "telco", "gradient"),
@@ -94,7 +96,7 @@ def test_what_comes_out_is_what_went_in_to_the_bit(values: dict[str, np.ndarray]
 
 
 def test_tensors_of_all_dtypes_come_out_as_they_went_in() -> None:
-    lower, upper = crews("telco")
+    lower, upper = groups("telco")
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         value = torch.randn(4, 2).to(dtype)
         upper["bank"].step({"telco": lower["telco"].step(value)})
@@ -102,14 +104,14 @@ def test_tensors_of_all_dtypes_come_out_as_they_went_in() -> None:
 
 
 def test_a_pair_needs_no_dict() -> None:
-    lower, upper = crews("telco", by_party=False)
+    lower, upper = groups("telco", by_party=False)
     answer = upper["bank"].one(lower["telco"].step(np.ones(3)))
     lower["telco"].step(np.zeros(1), answer)
     assert lower["telco"].kept().tolist() == [-1.0, -1.0, -1.0]
 
 
 def test_other_arguments_none_and_other_kinds_stay_open() -> None:
-    lower, upper = crews("telco")
+    lower, upper = groups("telco")
     assert upper["bank"].step(None, note="nothing to learn from") is None
     assert upper["bank"].kept() is None
     lower["telco"].step(np.ones(1))
@@ -123,34 +125,36 @@ def test_open_exchanges_make_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ModuleNotFoundError("No module named 'cryptography'")
 
     monkeypatch.setattr(Identity, "__init__", none)
-    lower, upper = crews("telco", sealed=False)
+    lower, upper = groups("telco", sealed=False)
     assert upper["bank"].step(lower.step(np.ones(2)))["telco"].tolist() == [-1.0, -1.0]
-    _, upper = crews()  # sealed, with nobody to exchange with
+    _, upper = groups()  # sealed, with nobody to exchange with
     assert upper["bank"].step({}) == {}
 
 
-# ------------------------------------------------------------------ whoever carries the boxes
+# ------------------------------------------------------------------ whoever carries the messages
 
 
-def test_an_open_value_or_a_box_of_another_sender_or_kind_is_refused() -> None:
-    lower, upper = crews("shop", "telco")
-    with pytest.raises(CryptoError, match=r"expected a sealed box from 'telco' and got a ndarray"):
+def test_an_open_value_or_a_message_of_another_sender_or_kind_is_refused() -> None:
+    lower, upper = groups("shop", "telco")
+    with pytest.raises(
+        CryptoError, match=r"expected an encrypted message from 'telco' and got a ndarray"
+    ):
         upper["bank"].step({"telco": np.ones(2)})
-    with pytest.raises(CryptoError, match=r"expected a sealed box from 'bank'"):
+    with pytest.raises(CryptoError, match=r"expected an encrypted message from 'bank'"):
         lower["telco"].step(np.ones(2), np.ones(2))
-    boxes = lower.step(np.ones(2))
-    with pytest.raises(CryptoError, match="expected a box from 'telco'"):
-        upper["bank"].step({"telco": boxes["shop"], "shop": boxes["telco"]})
-    with pytest.raises(CryptoError, match="expected a box from 'bank'"):
-        lower["shop"].step(np.ones(2), boxes["telco"])
-    lower, upper = crews("telco", by_party=False)
+    messages = lower.step(np.ones(2))
+    with pytest.raises(CryptoError, match="expected an encrypted message from 'telco'"):
+        upper["bank"].step({"telco": messages["shop"], "shop": messages["telco"]})
+    with pytest.raises(CryptoError, match="expected an encrypted message from 'bank'"):
+        lower["shop"].step(np.ones(2), messages["telco"])
+    lower, upper = groups("telco", by_party=False)
     gradient = upper["bank"].one(lower["telco"].step(np.ones(2)))
     with pytest.raises(CryptoError):
         upper["bank"].one(gradient)
 
 
-def test_boxes_are_taken_once_and_in_turn() -> None:
-    lower, upper = crews("telco")
+def test_messages_are_taken_once_and_in_turn() -> None:
+    lower, upper = groups("telco")
     first, second = (lower["telco"].step(np.full(1, each)) for each in (1.0, 2.0))
     with unread("out of turn"):
         upper["bank"].step({"telco": second})
@@ -161,9 +165,9 @@ def test_boxes_are_taken_once_and_in_turn() -> None:
     assert upper["bank"].kept()["telco"].tolist() == [2.0]
 
 
-def test_a_method_that_fails_has_taken_its_box() -> None:
+def test_a_method_that_fails_has_taken_its_message() -> None:
     """So that the next exchange is not out of turn."""
-    lower, upper = crews("telco", by_party=False)
+    lower, upper = groups("telco", by_party=False)
     with pytest.raises(Exception, match="bad operand"):
         upper["bank"].one(lower["telco"].step("no numbers"))
     assert upper["bank"].one(lower["telco"].step(np.ones(1))) is not None

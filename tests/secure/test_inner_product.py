@@ -288,8 +288,10 @@ def test_one_party_alone_learns_the_products(mode, to):
             np.testing.assert_array_equal(fed.engine.sites[to].state["sums"], left.T @ right)
     other = "bob" if to == "ann" else "ann"
     assert "sums" not in fed.engine.sites[other].state
-    boxes = [e for e in fed.ledger if e.call.endswith(".share_for") and e.receiver == COORDINATOR]
-    assert {e.sealed_for for e in boxes} == {to}
+    messages = [
+        e for e in fed.ledger if e.call.endswith(".share_for") and e.receiver == COORDINATOR
+    ]
+    assert {e.sealed_for for e in messages} == {to}
     assert not [e for e in fed.ledger if e.call.endswith(".share")]
 
 
@@ -397,9 +399,9 @@ def test_kinds_that_leave_each_party(mode):
         assert fed.ledger.kinds(receiver=party) <= {"ciphertext", "control"}
     for sender, receiver, _, kind, value in seen:
         if kind == "ciphertext":
-            box = value if isinstance(value, Sealed) else value["box"]
-            assert isinstance(box, Sealed)
-            assert {sender, receiver} != {box.sender, box.recipient}
+            sealed = value if isinstance(value, Sealed) else value["sealed"]
+            assert isinstance(sealed, Sealed)
+            assert {sender, receiver} != {sealed.sender, sealed.recipient}
         if kind in ("control", "count"):
             assert not any(isinstance(each, np.ndarray) for each in leaves(value))
 
@@ -428,10 +430,10 @@ def test_what_the_dealer_lets_a_party_add_up_has_no_carry_either(to, monkeypatch
     left, right = np.full((3, 60), 7), np.full((3, 60), -2)
     fed = make_federation(left, right)
     added = []
-    open_box = DealerWorker.open
+    open_sealed = DealerWorker.open
 
-    def spy(worker, box, **how):
-        added.append(open_box(worker, box, **how))
+    def spy(worker, sealed, **how):
+        added.append(open_sealed(worker, sealed, **how))
         return added[-1]
 
     monkeypatch.setattr(DealerWorker, "open", spy)
@@ -474,8 +476,8 @@ def bfv_pair(left, right):
 
 
 def opened_product(session, ann, bob):
-    box = bob.multiply_part("ann", 0, 1)
-    (data,) = ann.open(box, sender="bob", kind="ciphertext")
+    sealed = bob.multiply_part("ann", 0, 1)
+    (data,) = ann.open(sealed, sender="bob", kind="ciphertext")
     return ann._context.load_ciphertext(data, level=1)
 
 
@@ -560,38 +562,38 @@ def test_a_share_leaves_once_and_whole():
 def test_steps_out_of_order():
     left = np.ones((5, 1), int)
     fed = make_federation(left, left)
-    with fed.workers(bfv.BfvWorker) as crew:
-        introduce(crew)
+    with fed.workers(bfv.BfvWorker) as workers:
+        introduce(workers)
         with pytest.raises(CryptoError, match="agree first"):
-            crew["ann"].encrypt_part("bob", 0, 1)
+            workers["ann"].encrypt_part("bob", 0, 1)
         with pytest.raises(ConfigError, match="call load first"):
-            crew.agree("narrow", 20, {"rows": 5, "columns": 1, "group": 1})
-            crew["ann"].public_parameters("bob")
-            crew["ann"].encrypt_part("bob", 0, 1)
+            workers.agree("narrow", 20, {"rows": 5, "columns": 1, "group": 1})
+            workers["ann"].public_parameters("bob")
+            workers["ann"].encrypt_part("bob", 0, 1)
         with pytest.raises(CryptoError, match="no profile 'leaky'"):
-            crew.agree("leaky", 20, {"rows": 5, "columns": 1, "group": 1})
+            workers.agree("leaky", 20, {"rows": 5, "columns": 1, "group": 1})
         with pytest.raises(CryptoError, match="no plaintext modulus 2\\^60"):
-            crew.agree("wide", 60, {"rows": 5, "columns": 1, "group": 1})
+            workers.agree("wide", 60, {"rows": 5, "columns": 1, "group": 1})
 
 
 def test_a_mask_is_never_used_twice():
     left = np.ones((5, 1), int)
     fed = make_federation(left, left)
-    with fed.workers(DealerWorker, role=Each({"ann": "fixed", "bob": "changing"})) as crew:
-        introduce(crew)
-        crew.load("integers", {})
-        crew["bob"].mask("ann", 3)
-        crew["bob"].multiply_changing("ann", 3, 1, 1, 64)
+    with fed.workers(DealerWorker, role=Each({"ann": "fixed", "bob": "changing"})) as workers:
+        introduce(workers)
+        workers.load("integers", {})
+        workers["bob"].mask("ann", 3)
+        workers["bob"].multiply_changing("ann", 3, 1, 1, 64)
         with pytest.raises(CryptoError, match="has not masked"):
-            crew["bob"].multiply_changing("ann", 3, 1, 1, 64)
+            workers["bob"].multiply_changing("ann", 3, 1, 1, 64)
         # The blind of a share too: two shares under one would show a difference of products.
         with pytest.raises(CryptoError, match="has not masked"):
-            crew["ann"].multiply_fixed("bob", 4, 1, 64)
-        crew["ann"].mask("bob", 1)
-        crew["ann"].multiply_fixed("bob", 4, 1, 64)
+            workers["ann"].multiply_fixed("bob", 4, 1, 64)
+        workers["ann"].mask("bob", 1)
+        workers["ann"].multiply_fixed("bob", 4, 1, 64)
         for number in (4, 3):
             with pytest.raises(CryptoError, match="used twice"):
-                crew["ann"].multiply_fixed("bob", number, 1, 64)
+                workers["ann"].multiply_fixed("bob", number, 1, 64)
 
 
 # ---------------------------------------------------------------------------------- other modes
@@ -629,7 +631,7 @@ def test_published_is_exact_and_warns():
     with pytest.warns(PrivacyWarning, match="difference of every row"):
         result = inner_products(fed, "ann", "bob", mode="published", key_bits=1024)
     np.testing.assert_array_equal(result.to_numpy(), left.T @ right)
-    # A's ciphertexts pass the coordinator, which has the key, in sealed boxes only
+    # A's ciphertexts pass the coordinator, which has the key, in encrypted messages only
     passed = [e for e in fed.ledger if e.call.endswith(".encrypt_column") and e.sender == "ann"]
     assert {e.sealed_for for e in passed} == {"bob"}
 

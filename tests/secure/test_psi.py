@@ -24,7 +24,7 @@ from .parties import with_ids as federation
 
 @pytest.mark.parametrize("parties", [2, 3])
 @pytest.mark.parametrize("mode", ["ecdh", "same-order"])
-def test_the_coordinator_sees_sealed_boxes_and_no_trace_of_an_id(parties, mode):
+def test_the_coordinator_sees_sealed_messages_and_no_trace_of_an_id(parties, mode):
     ids = people(0, 150)
     lists = [ids] * parties if mode == "same-order" else [ids, ids[20:], ids[:140]][:parties]
     fed = federation(*lists)
@@ -138,9 +138,9 @@ def flipped(value):
     if isinstance(value, dict):
         first = sorted(value)[0]
         return value | {first: flipped(value[first])}
-    box = bytearray(value.box)
-    box[len(box) // 2] ^= 1
-    return Sealed(value.sender, value.recipient, value.kind, bytes(box))
+    sealed = bytearray(value.ciphertext)
+    sealed[len(sealed) // 2] ^= 1
+    return Sealed(value.sender, value.recipient, value.kind, bytes(sealed))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def flipped(value):
         (3, "invite"),
     ],
 )
-def test_an_altered_box_stops_the_alignment(parties, call, monkeypatch):
+def test_an_altered_message_stops_the_alignment(parties, call, monkeypatch):
     fed = federation(*([people(0, 30)] * parties))
     tamper(monkeypatch, call, flipped)
     with unread("altered"):
@@ -162,7 +162,7 @@ def test_an_altered_box_stops_the_alignment(parties, call, monkeypatch):
     assert not any(fed.engine.site(name).alignments for name in fed.names)
 
 
-def test_a_replayed_box_stops_the_alignment(monkeypatch):
+def test_a_replayed_message_stops_the_alignment(monkeypatch):
     monkeypatch.setattr(sys.modules["fedmend.secure.align"], "IDS_AT_ONCE", 16)
     fed = federation(people(0, 32), people(0, 32))
     original, first = LocalEngine.call, {}
@@ -182,11 +182,11 @@ def test_a_replayed_box_stops_the_alignment(monkeypatch):
 def test_blinded_ids_do_not_come_in_the_order_of_the_table(worker):
     """The other party could tell from it where in the table the common people stand."""
     fed = federation(people(0, 60), people(0, 60))
-    with fed.workers(worker) as crew:
-        introduce(crew)
+    with fed.workers(worker) as workers:
+        introduce(workers)
         bank, telco = (next(iter(site._workers.values())) for site in fed.engine.sites.values())
-        box = bank.blinded(0, 60, "telco" if worker is psi.PairWorker else ["telco"])
-        points = telco._unpack(box if isinstance(box, Sealed) else box["telco"], "bank")
+        sealed = bank.blinded(0, 60, "telco" if worker is psi.PairWorker else ["telco"])
+        points = telco._unpack(sealed if isinstance(sealed, Sealed) else sealed["telco"], "bank")
         in_order = bank._scalar.times(hash_to_points(bank.keys), sender="bank")
     sent, table = split(points, "bank"), split(in_order, "bank")
     assert sorted(sent) == sorted(table)

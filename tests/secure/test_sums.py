@@ -45,10 +45,10 @@ def federation(arrays, *, policy=OPEN, name="x", kind="row"):
 
 
 def session(fed, mode="masks", worker=SumWorker, worker_params=None, **params):
-    crew = fed.workers(worker, **(worker_params or {}))
+    workers = fed.workers(worker, **(worker_params or {}))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)
-        return SumSession(crew, mode=mode, **params)
+        return SumSession(workers, mode=mode, **params)
 
 
 def exact(arrays):
@@ -113,7 +113,7 @@ def test_one_session_sums_again_and_again_and_two_share_a_crew():
     votes = [np.eye(3, dtype=np.uint8)[[0, 1, 2, label]] for label in (0, 1, 2)]
     fed = federation(votes)
     first = session(fed)
-    second = SumSession(first.crew, mode="he", key_holder="p2")
+    second = SumSession(first.workers, mode="he", key_holder="p2")
     for _ in range(3):
         for each in (first, second):
             assert np.array_equal(each.sum("x", between=(0, 1)).values, sum(votes))
@@ -161,12 +161,12 @@ def test_wrong_use_is_named():
         session(fed).sum("y")
     with pytest.raises(ConfigError, match="kind must be 'row' or 'label'"):
         offer_summand(fed.engine.site("p0"), "y", np.zeros(2), kind="statistic")
-    crew = fed.workers(SumWorker)
+    workers = fed.workers(SumWorker)
     with pytest.raises(ConfigError) as caught:
-        SumSession(crew, mode="mask", on_absent="go", parties=["p0"], key_holder="p7")
+        SumSession(workers, mode="mask", on_absent="go", parties=["p0"], key_holder="p7")
     assert len(caught.value.problems) == 4
     with pytest.raises(ConfigError, match="at least 2 different parties"):
-        SumSession(crew, parties=["p0", "p0"])
+        SumSession(workers, parties=["p0", "p0"])
 
 
 def test_in_the_clear_is_loud_and_refused_by_default_policies():

@@ -108,7 +108,7 @@ def test_a_round_is_not_played_twice():
     session = SumSession(fed.workers(SumWorker))
     session.sum("x", between=(0, 1))
     played = fed.engine.requests("prepare_round")[0]["number"]
-    worker = session.crew["p0"]
+    worker = session.workers["p0"]
     for number in (played, played - 1, -1, "7"):
         with pytest.raises(CryptoError, match="it was replayed"):
             worker.prepare_round(number, "x", FORM, ["p0", "p1"])
@@ -128,24 +128,24 @@ def test_a_failed_round_uses_its_number_up():
     fed = watched([np.array([5]), np.array([0])])
     session = SumSession(fed.workers(SumWorker))
     with pytest.raises(Exception, match="leaves the agreed range"):
-        session.crew["p0"].prepare_round(LATE, "x", FORM, ["p0", "p1"])
+        session.workers["p0"].prepare_round(LATE, "x", FORM, ["p0", "p1"])
     with pytest.raises(CryptoError, match="replayed"):
-        session.crew["p0"].prepare_round(LATE, "x", {**FORM, "high": 9}, ["p0", "p1"])
+        session.workers["p0"].prepare_round(LATE, "x", {**FORM, "high": 9}, ["p0", "p1"])
 
 
 @pytest.mark.parametrize("parties", [["p0"], ["p1", "p2"], ["p0", "p0"], []])
 def test_a_party_takes_no_part_where_its_own_array_would_be_the_sum(parties):
     fed = watched([np.ones(4, int)] * 3)
-    crew = fed.workers(SumWorker)
+    workers = fed.workers(SumWorker)
     with pytest.raises(CryptoError, match="'p0' takes no part"):
-        crew["p0"].prepare_round(LATE, "x", FORM, parties)
+        workers["p0"].prepare_round(LATE, "x", FORM, parties)
 
 
 def test_a_mask_is_opened_once_and_for_the_agreed_parties_only():
     fed = watched([np.ones(4, int)] * 3)
     session = SumSession(fed.workers(SumWorker), on_absent="continue")
     session.sum("x", between=(0, 1))
-    worker, everyone = session.crew["p0"], ["p0", "p1", "p2"]
+    worker, everyone = session.workers["p0"], ["p0", "p1", "p2"]
     worker.prepare_round(LATE, "x", FORM, everyone)
     with pytest.raises(CryptoError, match="does not open its mask"):
         worker.open_own_mask(LATE, everyone)
@@ -278,13 +278,16 @@ def test_the_key_travels_sealed_and_a_changed_one_is_refused():
     fed = watched([np.ones(5, int)] * 3)
     session = SumSession(fed.workers(SumWorker), mode="he")
     session.sum("x", between=(0, 1))
-    boxes = [told for told in fed.engine.replies("sum_key") if isinstance(told, Sealed)]
-    assert {(box.sender, box.recipient) for box in boxes} == {("p0", "p1"), ("p0", "p2")}
+    messages = [told for told in fed.engine.replies("sum_key") if isinstance(told, Sealed)]
+    assert {(sealed.sender, sealed.recipient) for sealed in messages} == {
+        ("p0", "p1"),
+        ("p0", "p2"),
+    }
 
     def other_key(call, value):
         if call.method != "sum_key" or call.kwargs.get("to") != "p2":
             return value
-        return Sealed(value.sender, value.recipient, value.kind, value.box[:-1] + b"\0")
+        return Sealed(value.sender, value.recipient, value.kind, value.ciphertext[:-1] + b"\0")
 
     fed.engine.on_reply = other_key
     with unread("altered", "p2", "p0"):
@@ -297,9 +300,9 @@ def test_the_key_holder_decrypts_once_for_a_round():
     session.sum("x", between=(0, 1))
     request = fed.engine.requests("decrypt_blinded")[0]
     with pytest.raises(CryptoError, match="does not for round .* again"):
-        session.crew["p0"].decrypt_blinded(request["number"], request["ciphertexts"])
+        session.workers["p0"].decrypt_blinded(request["number"], request["ciphertexts"])
     with pytest.raises(CryptoError, match="'p1' holds no key"):
-        session.crew["p1"].decrypt_blinded(LATE, request["ciphertexts"])
+        session.workers["p1"].decrypt_blinded(LATE, request["ciphertexts"])
 
 
 def _flip(data, at):
@@ -309,16 +312,22 @@ def _flip(data, at):
 @pytest.mark.parametrize(
     ("tamper", "problem"),
     [
-        (lambda boxes: [boxes[0][:-1], *boxes[1:]], "from 'p1': .*damaged or cut off"),
-        (lambda boxes: [boxes[0][:20], *boxes[1:]], "from 'p1': not a ciphertext"),
-        (lambda boxes: [_flip(boxes[0], 5000), *boxes[1:]], "from 'p1': .*damaged"),
-        (lambda boxes: [_flip(boxes[0], 1), *boxes[1:]], "from 'p1': not a ciphertext"),
-        (lambda boxes: boxes[:-1], "party 'p1' sent 2 where 2 ciphertexts and a seed were due"),
-        (lambda boxes: [*boxes, boxes[0]], "party 'p1' sent 4 where 2"),
-        (lambda boxes: [*boxes[:-1], b"short"], "'p1': the seed of its blinds is not 32 bytes"),
-        (lambda boxes: [*boxes[:-1], 7], "'p1': the seed of its blinds is not 32 bytes"),
-        (lambda boxes: b"", "party 'p1' sent a bytes where 2 ciphertexts"),
-        (lambda boxes: [7, *boxes[1:]], "from 'p1': not a ciphertext: int"),
+        (lambda messages: [messages[0][:-1], *messages[1:]], "from 'p1': .*damaged or cut off"),
+        (lambda messages: [messages[0][:20], *messages[1:]], "from 'p1': not a ciphertext"),
+        (lambda messages: [_flip(messages[0], 5000), *messages[1:]], "from 'p1': .*damaged"),
+        (lambda messages: [_flip(messages[0], 1), *messages[1:]], "from 'p1': not a ciphertext"),
+        (
+            lambda messages: messages[:-1],
+            "party 'p1' sent 2 where 2 ciphertexts and a seed were due",
+        ),
+        (lambda messages: [*messages, messages[0]], "party 'p1' sent 4 where 2"),
+        (
+            lambda messages: [*messages[:-1], b"short"],
+            "'p1': the seed of its blinds is not 32 bytes",
+        ),
+        (lambda messages: [*messages[:-1], 7], "'p1': the seed of its blinds is not 32 bytes"),
+        (lambda messages: b"", "party 'p1' sent a bytes where 2 ciphertexts"),
+        (lambda messages: [7, *messages[1:]], "from 'p1': not a ciphertext: int"),
     ],
 )
 def test_altered_ciphertexts_are_refused(tamper, problem):
@@ -375,7 +384,7 @@ def test_a_label_cannot_be_asked_for_as_a_row(kind, method):
     fed = Federation(*(Party(name, table, policy=lets_out) for name in ("p0", "p1")), strict=True)
     for site in fed.engine.sites.values():
         offer_summand(site, "x", np.arange(2), kind=kind)
-    with fed.workers(SumWorker) as crew:
-        crew.prepare_round(LATE, "x", FORM, ["p0", "p1"])
+    with fed.workers(SumWorker) as workers:
+        workers.prepare_round(LATE, "x", FORM, ["p0", "p1"])
         with pytest.raises(Refused, match=f"is of kind '{kind}' and was asked for as"):
-            getattr(crew["p0"], method)(LATE)
+            getattr(workers["p0"], method)(LATE)

@@ -89,16 +89,16 @@ def _calls(engine: str, fed: Federation, steps: int, *, throughput: bool) -> lis
     rng = np.random.default_rng(0)
     batch = rng.normal(size=(BATCH, WIDTH)).astype(np.float32)
     found = []
-    with fed.workers(EchoWorker) as crew:
+    with fed.workers(EchoWorker) as workers:
         for _ in range(10):
-            crew.step(batch)
-        seconds = [_timed(crew.step, batch) for _ in range(steps)]
+            workers.step(batch)
+        seconds = [_timed(workers.step, batch) for _ in range(steps)]
         found.append(
             {"engine": engine, "what": f"step, {len(fed.names)} parties", **_milliseconds(seconds)}
         )
         for size, times in ((1, 20), (32, 4)) if throughput else ():
             block = rng.normal(size=size * MEGABYTE // 4).astype(np.float32)
-            seconds = [_timed(crew[fed.names[0]].step, block) for _ in range(times)]
+            seconds = [_timed(workers[fed.names[0]].step, block) for _ in range(times)]
             row = {"engine": engine, "what": f"{size} MB there and back"}
             rate = 2 * size / float(np.median(seconds))
             found.append(row | _milliseconds(seconds) | {"MB/s": rate})

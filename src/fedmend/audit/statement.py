@@ -47,7 +47,7 @@ def _by_shape(entry: Entry, rows: int | None) -> Entry:
 def lines_of(entry: Entry) -> int:
     """How many lines crossed: the first dimension of what the message holds, times its count.
 
-    Of several arrays in one message (embeddings of several parties) the longest counts. Boxes do
+    Of several arrays in one message (embeddings of several parties) the longest counts. Messages do
     not tell how many lines are in them.
     """
     sizes = []

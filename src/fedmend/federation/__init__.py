@@ -2,10 +2,10 @@
 
 from fedmend.federation.federation import (
     AlignmentCounts,
-    Crew,
     Each,
     Federation,
     Party,
+    WorkerGroup,
     require_federation,
 )
 from fedmend.federation.kinds import KINDS
@@ -20,7 +20,6 @@ __all__ = [
     "KINDS",
     "Alignment",
     "AlignmentCounts",
-    "Crew",
     "Each",
     "Entry",
     "Federation",
@@ -30,6 +29,7 @@ __all__ = [
     "Sealed",
     "Site",
     "Worker",
+    "WorkerGroup",
     "exposed",
     "read_ledger",
     "require_federation",

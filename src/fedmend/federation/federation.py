@@ -31,7 +31,7 @@ from fedmend.federation.worker import Exposure, Worker, exposed
 if TYPE_CHECKING:
     import os
 
-__all__ = ["AlignmentCounts", "Crew", "Each", "Federation", "Party", "require_federation"]
+__all__ = ["AlignmentCounts", "Each", "Federation", "Party", "WorkerGroup", "require_federation"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
@@ -89,10 +89,10 @@ class Each:
         return value.values[party]
 
 
-class Crew:
-    """One worker at each of several parties. A method called on the crew is called at all.
+class WorkerGroup:
+    """One worker at each of several parties. A method called on the group is called at all.
 
-    Every public name of a crew but `stop` is a method that its workers expose.
+    Every public name of a worker group but `stop` is a method that its workers expose.
     """
 
     def __init__(self, engine: Engine, worker: type[Worker], handles: dict[str, str]) -> None:
@@ -147,7 +147,7 @@ class Crew:
         for party, handle in self._handles.items():
             self._engine.stop(party, handle)
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerGroup:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -157,14 +157,14 @@ class Crew:
 class Proxy:
     """One party's worker, as the coordinator sees it."""
 
-    def __init__(self, crew: Crew, party: str) -> None:
-        self._crew = crew
+    def __init__(self, workers: WorkerGroup, party: str) -> None:
+        self._workers = workers
         self._party = party
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
-        crew, exposure = self._crew, self._crew._exposure(method)
-        return lambda *args, **kwargs: crew._engine.call(
-            crew._call(self._party, exposure, args, kwargs)
+        workers, exposure = self._workers, self._workers._exposure(method)
+        return lambda *args, **kwargs: workers._engine.call(
+            workers._call(self._party, exposure, args, kwargs)
         )
 
 
@@ -384,8 +384,8 @@ class Federation:
     def roster(self) -> dict[str, dict[str, Any]]:
         """Rows, feature columns and whether there is a label, per party (asked once per table)."""
         if self.scope not in self._rosters:
-            with self.workers(RosterWorker) as crew:
-                self._rosters[self.scope] = crew.rows()
+            with self.workers(RosterWorker) as workers:
+                self._rosters[self.scope] = workers.rows()
         return self._rosters[self.scope]
 
     @property
@@ -458,7 +458,7 @@ class Federation:
         *,
         parties: Sequence[str] | None = None,
         **params: Any,
-    ) -> Crew:
+    ) -> WorkerGroup:
         """Start a worker at every party (or the named ones); `Each` gives each its own value."""
         members = list(self._members if parties is None else parties)
         handles = {}
@@ -467,9 +467,9 @@ class Federation:
                 own = {key: Each.own(value, party) for key, value in params.items()}
                 handles[party] = self.engine.start(party, worker.worker_name(), self.scope, own)
         except BaseException:
-            Crew(self.engine, worker, handles).stop()
+            WorkerGroup(self.engine, worker, handles).stop()
             raise
-        return Crew(self.engine, worker, handles)
+        return WorkerGroup(self.engine, worker, handles)
 
     def close(self, reason: str = "finished") -> None:
         """Stop the engine and bring the ledger to disk; parties elsewhere are told the reason."""

@@ -68,7 +68,7 @@ class Sealed:
     sender: str
     recipient: str
     kind: str
-    box: bytes
+    ciphertext: bytes
 
 
 class Measure(NamedTuple):
@@ -200,11 +200,11 @@ class _Walk:
                 self.add(item, depth + 1)
         elif isinstance(value, Sealed):
             self.sealed.append(value.recipient)
-            self.seen.append((str(len(value.box)), "sealed bytes"))
+            self.seen.append((str(len(value.ciphertext)), "sealed bytes"))
             self.put(b"S", SEALED_COST)
             for text in (value.sender, value.recipient, value.kind):
                 self.text(text)
-            self.blob(value.box)
+            self.blob(value.ciphertext)
         else:
             raise _no_place(value)
 

@@ -21,9 +21,9 @@ from fedmend._suggest import did_you_mean
 from fedmend.errors import AlignmentError, ConfigError, PrivacyWarning, Refused
 from fedmend.federation.federation import (
     AlignmentCounts,
-    Crew,
     Each,
     Federation,
+    WorkerGroup,
     require_federation,
 )
 from fedmend.federation.wire import Sealed
@@ -85,12 +85,12 @@ def align(
     params = {"normalise": normalise, "order_seed": fed.seed if order == "seeded" else None}
     with ExitStack() as stack:
         if mode == "same-order":
-            crews, facts, found = _match_same_order(fed, params, tell, stack)
+            groups, facts, found = _match_same_order(fed, params, tell, stack)
         else:
-            crews, facts, found = _match_private(fed, mode, params, tell, stack)
+            groups, facts, found = _match_private(fed, mode, params, tell, stack)
         if not found:
-            raise _nothing_common(crews, facts, normalise)
-        counts = _conclude(fed, crews, found, minimum)
+            raise _nothing_common(groups, facts, normalise)
+        counts = _conclude(fed, groups, found, minimum)
     fed.note_alignment(counts)
     logger.info("aligned %d rows of %s by %s", counts.aligned, ", ".join(fed.names), mode)
     return counts
@@ -106,9 +106,9 @@ def _check_choice(what: str, word: str, choices: tuple[str, ...]) -> None:
 
 def _match_private(
     fed: Federation, mode: str, params: dict[str, Any], tell: Progress, stack: ExitStack
-) -> tuple[list[Crew], Facts, int]:
-    crews = [stack.enter_context(crew) for crew in _private_crews(fed, mode, params)]
-    facts = _facts(crews)
+) -> tuple[list[WorkerGroup], Facts, int]:
+    groups = [stack.enter_context(workers) for workers in _private_groups(fed, mode, params)]
+    facts = _facts(groups)
     if params["normalise"] == "exact" and _types_differ(facts):
         raise AlignmentError(
             f"no ids can match under normalise='exact': {_types(facts)}. "
@@ -116,25 +116,25 @@ def _match_private(
         )
     rows = {party: each["rows"] for party, each in facts.items()}
     if not all(rows.values()):
-        return crews, facts, 0
-    introduce(*crews)
+        return groups, facts, 0
+    introduce(*groups)
     if mode == "spu":
-        counts = _match_spu(crews[0], rows, tell)
-    elif len(crews) == 1:
-        counts = _match_pair(crews[0], rows, tell)
+        counts = _match_spu(groups[0], rows, tell)
+    elif len(groups) == 1:
+        counts = _match_pair(groups[0], rows, tell)
     else:
-        counts = _match_star(crews[0], crews[1], rows, tell)
+        counts = _match_star(groups[0], groups[1], rows, tell)
     if len(set(counts.values())) != 1:
         told = ", ".join(f"{party!r} {count}" for party, count in counts.items())
         raise AlignmentError(
             f"the parties found different numbers of common ids ({told}). Mend: start the "
             "alignment anew; the same version of fedmend (and of spu) at all parties"
         )
-    return crews, facts, next(iter(counts.values()))
+    return groups, facts, next(iter(counts.values()))
 
 
-def _private_crews(fed: Federation, mode: str, params: dict[str, Any]) -> Iterator[Crew]:
-    """One crew of two parties, or the hub's and all others'."""
+def _private_groups(fed: Federation, mode: str, params: dict[str, Any]) -> Iterator[WorkerGroup]:
+    """One group of two parties, or the hub's and all others'."""
     if mode == "spu" and len(fed.names) != 2:
         raise ConfigError(
             f"mode='spu' is for two parties, here are {len(fed.names)}. Mend: mode='ecdh'"
@@ -149,30 +149,32 @@ def _private_crews(fed: Federation, mode: str, params: dict[str, Any]) -> Iterat
     yield fed.workers(StarWorker, parties=[name for name in fed.names if name != hub], **params)
 
 
-def _match_pair(crew: Crew, rows: Mapping[str, int], tell: Progress) -> dict[str, int]:
+def _match_pair(workers: WorkerGroup, rows: Mapping[str, int], tell: Progress) -> dict[str, int]:
     """The two-party protocol over introduced `PairWorker`s; how many common ids each found."""
     one, other = rows
     across = {one: other, other: one}
 
-    def swapped(boxes: Mapping[str, Sealed]) -> Each:
-        return Each({across[party]: box for party, box in boxes.items()})
+    def swapped(messages: Mapping[str, Sealed]) -> Each:
+        return Each({across[party]: sealed for party, sealed in messages.items()})
 
     total = max(rows.values())
     for start in range(0, total, IDS_AT_ONCE):
-        blinded = crew.blinded(start, IDS_AT_ONCE, Each(across))
-        tagged = crew.tagged(swapped(blinded), Each(across))
-        crew.keep(swapped(tagged), Each(across))
+        blinded = workers.blinded(start, IDS_AT_ONCE, Each(across))
+        tagged = workers.tagged(swapped(blinded), Each(across))
+        workers.keep(swapped(tagged), Each(across))
         tell("blinding ids", min(start + IDS_AT_ONCE, total), total)
-    return crew.settle(Each(across))
+    return workers.settle(Each(across))
 
 
-def _match_star(hub: Crew, others: Crew, rows: Mapping[str, int], tell: Progress) -> dict[str, int]:
+def _match_star(
+    hub: WorkerGroup, others: WorkerGroup, rows: Mapping[str, int], tell: Progress
+) -> dict[str, int]:
     """The protocol for three and more over introduced `StarWorker`s, one of them the hub."""
     (middle,), rest = hub, list(others)
     centre, total = hub[middle], rows[middle]
     for start in range(0, total, IDS_AT_ONCE):
-        boxes = centre.blinded(start, IDS_AT_ONCE, rest)
-        centre.unblind(others.evaluated(Each(boxes), middle))
+        messages = centre.blinded(start, IDS_AT_ONCE, rest)
+        centre.unblind(others.evaluated(Each(messages), middle))
         tell(f"blinding the ids of {middle}", min(start + IDS_AT_ONCE, total), total)
     largest = max(rows[party] for party in rest)
     for start in range(0, largest, IDS_AT_ONCE):
@@ -182,24 +184,24 @@ def _match_star(hub: Crew, others: Crew, rows: Mapping[str, int], tell: Progress
     return {middle: found, **others.recognise(Each(centre.invite(rest)), middle)}
 
 
-def _match_spu(crew: Crew, rows: Mapping[str, int], tell: Progress) -> dict[str, int]:
+def _match_spu(workers: WorkerGroup, rows: Mapping[str, int], tell: Progress) -> dict[str, int]:
     """RR22 over two introduced `SpuWorker`s."""
-    addresses = crew.address()
+    addresses = workers.address()
     if len(set(addresses.values())) != len(addresses):
         raise ConfigError(
             f"the parties give the same address {next(iter(addresses.values()))!r}. Mend: on one "
             f"machine leave {ADDRESS_VARIABLE} unset, elsewhere give each party its own"
         )
-    found = crew.intersect(addresses)
+    found = workers.intersect(addresses)
     tell("spu", max(rows.values()), max(rows.values()))
     return found
 
 
 def _match_same_order(
     fed: Federation, params: dict[str, Any], tell: Progress, stack: ExitStack
-) -> tuple[list[Crew], Facts, int]:
-    crew = stack.enter_context(fed.workers(SameOrderWorker, **params))
-    facts = _facts([crew])
+) -> tuple[list[WorkerGroup], Facts, int]:
+    workers = stack.enter_context(fed.workers(SameOrderWorker, **params))
+    facts = _facts([workers])
     rows = {party: each["rows"] for party, each in facts.items()}
     if len(set(rows.values())) > 1:
         told = ", ".join(f"{party!r} has {count:,}" for party, count in rows.items())
@@ -207,12 +209,12 @@ def _match_same_order(
             f"mode='same-order' needs tables of equal length: {told} rows. "
             "Mend: align with mode='ecdh'"
         )
-    introduce(crew)
+    introduce(workers)
     first, *rest = fed.names
-    boxes = crew[first].salt(rest)
+    messages = workers[first].salt(rest)
     for party in rest:
-        crew[party].take_salt(boxes[party], first)
-    digests = crew.digest()
+        workers[party].take_salt(messages[party], first)
+    digests = workers.digest()
     odd = [party for party in rest if not hmac.compare_digest(digests[party], digests[first])]
     if odd:
         hint = f" ({_types(facts)})" if _types_differ(facts) else ""
@@ -222,14 +224,14 @@ def _match_same_order(
             "Mend: align with mode='ecdh', or sort the tables by the same ids first"
         )
     tell("comparing digests", rows[first], rows[first])
-    return [crew], facts, rows[first]
+    return [workers], facts, rows[first]
 
 
 # ---------------------------------------------------------------------------- what all ways do
 
 
-def _facts(crews: list[Crew]) -> Facts:
-    return {party: facts for crew in crews for party, facts in crew.facts().items()}
+def _facts(groups: list[WorkerGroup]) -> Facts:
+    return {party: facts for workers in groups for party, facts in workers.facts().items()}
 
 
 def _types(facts: Facts) -> str:
@@ -240,10 +242,12 @@ def _types_differ(facts: Facts) -> bool:
     return len({each["ids"] for each in facts.values()}) > 1
 
 
-def _conclude(fed: Federation, crews: list[Crew], found: int, minimum: int) -> AlignmentCounts:
+def _conclude(
+    fed: Federation, groups: list[WorkerGroup], found: int, minimum: int
+) -> AlignmentCounts:
     # Everybody is asked before anybody stores, so that a refusal leaves all sites as they were.
-    for crew in crews:
-        crew.admit()
+    for workers in groups:
+        workers.admit()
     if found < minimum:
         which = "" if fed.scope == "train" else f" of the tables {fed.scope!r}"
         warnings.warn(
@@ -253,16 +257,21 @@ def _conclude(fed: Federation, crews: list[Crew], found: int, minimum: int) -> A
             PrivacyWarning,
             stacklevel=3,
         )
-    sent = {party: boxes for crew in crews for party, boxes in crew.confirm().items()}
-    for crew in crews:
-        crew.agree(
-            Each({to: {of: boxes[to] for of, boxes in sent.items() if to in boxes} for to in crew})
+    sent = {party: messages for workers in groups for party, messages in workers.confirm().items()}
+    for workers in groups:
+        workers.agree(
+            Each(
+                {
+                    to: {of: messages[to] for of, messages in sent.items() if to in messages}
+                    for to in workers
+                }
+            )
         )
-    stored = {party: counts for crew in crews for party, counts in crew.store().items()}
+    stored = {party: counts for workers in groups for party, counts in workers.store().items()}
     return AlignmentCounts(found, {party: stored[party]["unaligned"] for party in fed.names})
 
 
-def _nothing_common(crews: list[Crew], facts: Facts, rule: str) -> AlignmentError:
+def _nothing_common(groups: list[WorkerGroup], facts: Facts, rule: str) -> AlignmentError:
     empty = [party for party, each in facts.items() if not each["rows"]]
     if empty:
         return AlignmentError(
@@ -271,7 +280,7 @@ def _nothing_common(crews: list[Crew], facts: Facts, rule: str) -> AlignmentErro
         )
     told = "; ".join(
         f"{party!r} has {facts[party]['rows']:,} ids: {style}"
-        for party, style in _styles(crews, facts).items()
+        for party, style in _styles(groups, facts).items()
     )
     mend = "check that the same id column was named everywhere, and that the parties share people"
     if rule == "exact":
@@ -283,12 +292,12 @@ def _nothing_common(crews: list[Crew], facts: Facts, rule: str) -> AlignmentErro
     return AlignmentError(f"the parties have no id in common ({told}). Mend: {mend}")
 
 
-def _styles(crews: list[Crew], facts: Facts) -> dict[str, str]:
+def _styles(groups: list[WorkerGroup], facts: Facts) -> dict[str, str]:
     styles = {}
-    for crew in crews:
-        for party in crew:
+    for workers in groups:
+        for party in workers:
             try:
-                styles[party] = crew[party].style()
+                styles[party] = workers[party].style()
             except Refused:  # a party that keeps statistics in has still said its ids' type
                 styles[party] = facts[party]["ids"]
     return styles

@@ -15,7 +15,7 @@ A holds the key. What A gets back must tell it nothing but a uniform share, so B
 
 All three are one function, `_hidden`, with no way around it. A decrypts its share, B's share is
 the mask, the coordinator (or one of the parties) adds them. The ciphertexts travel in sealed
-boxes: BFV does not need it against a coordinator without the key, but it makes tampering show.
+messages: BFV does not need it against a coordinator without the key, but it makes tampering show.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["BfvProducts", "BfvWorker", "Packing", "Profile", "choose_profile"]
 
 DEGREE = 8192
-PART = 64  # ciphertexts in one box
+PART = 64  # ciphertexts in one message
 _ERROR_NORM = 31.0  # |sum e_i b_i| <= 31 |b| but for 2^-64, errors of deviation 3.2
 _FRESH_NOISE = 1 << 12  # of the public-key encryption of the mask
 
@@ -206,14 +206,14 @@ class BfvWorker(ProductWorker):
 
     @exposed(kind="control")
     def public_parameters(self, to: str) -> Sealed:
-        """Fixed side: a fresh key pair; the public half, in a box."""
+        """Fixed side: a fresh key pair; the public half, in an encrypted message."""
         self._keys = self._at_work()[0].generate_keys()
         data = self._context.public_key_bytes(self._keys.public)  # type: ignore[union-attr]
         return self.seal(data, to=to, kind="control")
 
     @exposed(kind="ciphertext")
     def encrypt_part(self, to: str, start: int, stop: int) -> Sealed:
-        """Fixed side: polynomials start..stop of its columns, encrypted, in a box."""
+        """Fixed side: polynomials start..stop of its columns, encrypted, in a message."""
         context, packing = self._at_work()
         secret = self._secret_key()
         values = self.columns.values
@@ -223,11 +223,11 @@ class BfvWorker(ProductWorker):
         ]
         return self.seal(part, to=to, kind="ciphertext")
 
-    @exposed(kind="control", takes={"box": "ciphertext"})
-    def decrypt_part(self, box: Sealed, sender: str) -> None:
+    @exposed(kind="control", takes={"sealed": "ciphertext"})
+    def decrypt_part(self, sealed: Sealed, sender: str) -> None:
         """Fixed side: its share of the products with some of the other's columns."""
         context, packing = self._at_work()
-        groups: list[bytes] = self.open(box, sender=sender, kind="ciphertext")
+        groups: list[bytes] = self.open(sealed, sender=sender, kind="ciphertext")
         secret, keys = self._secret_key(), self._keys
         self._keys = None  # a key that failed is not tried again
         with self.unreadable(sender):
@@ -243,23 +243,23 @@ class BfvWorker(ProductWorker):
     # ------------------------------------------------------------------ changing side
 
     @exposed(kind="control")
-    def take_key(self, box: Sealed, sender: str) -> None:
+    def take_key(self, sealed: Sealed, sender: str) -> None:
         self._public = self._at_work()[0].load_public_key(
-            self.open(box, sender=sender, kind="control")
+            self.open(sealed, sender=sender, kind="control")
         )
 
-    @exposed(kind="control", takes={"box": "ciphertext"})
-    def take_part(self, box: Sealed, sender: str) -> None:
+    @exposed(kind="control", takes={"sealed": "ciphertext"})
+    def take_part(self, sealed: Sealed, sender: str) -> None:
         """Changing side: some of the fixed side's ciphertexts, kept for every product to come."""
         context, _ = self._at_work()
-        for data in self.open(box, sender=sender, kind="ciphertext"):
+        for data in self.open(sealed, sender=sender, kind="ciphertext"):
             ciphertext = context.load_ciphertext(data)
             context.evaluator.transform_to_ntt_inplace(ciphertext)
             self._fixed.append(ciphertext)
 
     @exposed(kind="ciphertext")
     def multiply_part(self, to: str, start: int, stop: int) -> Sealed:
-        """Changing side: products with columns start..stop, hidden, in a box for the key holder."""
+        """Changing side: products with columns start..stop, hidden, for the key holder."""
         _, packing = self._at_work()
         if self._public is None or len(self._fixed) != packing.count:
             raise CryptoError(
@@ -361,7 +361,7 @@ class BfvWorker(ProductWorker):
 
 
 class BfvProducts(Products):
-    """The coordinator's half: passes boxes on, and adds shares if it is the one to learn."""
+    """The coordinator's half: passes messages on, and adds shares if it is the one to learn."""
 
     packing: Packing | None = None
     _profile: Profile | None = None
@@ -384,11 +384,11 @@ class BfvProducts(Products):
             stop = min(count, start + step)
             a.decrypt_part(b.multiply_part(self.fixed, start, stop), self.changing)
             self.progress("multiplying under encryption", stop, count)
-        self.crew.finish(count)
+        self.workers.finish(count)
         if to is None:
             return signed(a.share() + b.share(), self._bits)
         giver = self.giver(to)
-        self.crew[to].add_up(self.crew[giver].share_for(to), giver, self._bits, store)
+        self.workers[to].add_up(self.workers[giver].share_for(to), giver, self._bits, store)
         return None
 
     def _prepare(self, fixed: dict[str, Any], changing: dict[str, Any], largest: int) -> Packing:
@@ -404,7 +404,7 @@ class BfvProducts(Products):
         packing = Packing.best(rows, len(fixed["names"]), len(names))
         self.packing, self._profile, self._bits = packing, profile, bits
         a, b = self.a, self.b
-        self.crew.agree(profile.name, bits, asdict(packing))
+        self.workers.agree(profile.name, bits, asdict(packing))
         b.take_key(a.public_parameters(self.changing), self.fixed)
         for start in range(0, packing.count, PART):
             stop = min(packing.count, start + PART)

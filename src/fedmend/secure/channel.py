@@ -5,20 +5,20 @@
         def share(self, to: str) -> Sealed:
             return self.seal(self.numbers, to=to, kind="masked")
 
-        @exposed(kind="control", takes={"box": "masked"})
-        def take(self, box: Sealed, sender: str) -> None:
-            self.numbers += self.open(box, sender=sender)
+        @exposed(kind="control", takes={"message": "masked"})
+        def take(self, message: Sealed, sender: str) -> None:
+            self.numbers += self.open(message, sender=sender)
 
-    crew = fed.workers(TalkWorker)
-    introduce(crew)                                   # public keys change hands
-    crew["telco"].take(crew["bank"].share("telco"), "bank")
+    workers = fed.workers(TalkWorker)
+    introduce(workers)                                   # public keys change hands
+    workers["telco"].take(workers["bank"].share("telco"), "bank")
 
 Every worker has a fresh X25519 key beside the lasting identity of its party. Two workers agree on
 four Diffie–Hellman secrets (fresh–fresh, both fresh–lasting, lasting–lasting), and HKDF-SHA256
 over them, the names, the scope and all public keys gives one ChaCha20-Poly1305 key per direction.
-Boxes are numbered; sender, recipient, kind and number are authenticated. So a box that was
+Messages are numbered; sender, recipient, kind and number are authenticated. So a message that was
 altered, cut, sent twice, sent out of turn, meant for somebody else or made under another key is
-refused, and recorded boxes stay closed even if an identity is stolen later. Why one was refused
+refused, and recorded messages stay closed even if an identity is stolen later. Why one was refused
 is for the party's own log: what leaves is the same word for all.
 
 Masks come from the same agreement. A worker may have a *role*, which is fixed when it starts and
@@ -59,7 +59,7 @@ from fedmend.secure.keys import (
 )
 
 if TYPE_CHECKING:
-    from fedmend.federation.federation import Crew, Federation
+    from fedmend.federation.federation import Federation, WorkerGroup
     from fedmend.federation.site import Site
 
 __all__ = ["ExchangeWorker", "SealingWorker", "introduce", "is_sealed", "seal_exchange"]
@@ -74,7 +74,7 @@ _TAG_BYTES = 16
 class SealingWorker(Worker):
     """Base of workers that talk to their counterparts at other parties.
 
-    conversation: what the boxes are about; workers of two classes that talk to each other set it
+    conversation: what the messages are about; workers of two classes that talk to each other set it
     to the same word. By default the class's name.
     role, counterpart: what this worker is in it, and what every other must be; set before anybody
     is met, and never again.
@@ -125,32 +125,32 @@ class SealingWorker(Worker):
         return sorted(self._lines)
 
     def seal(self, value: Any, *, to: str, kind: str) -> Sealed:
-        """A box that only `to` can open; refused if the policy keeps this kind in."""
+        """A message that only `to` can open; refused if the policy keeps this kind in."""
         me = self.site.name
         self.site.policy.admit_kind(me, f"{self.worker_name()}.seal", kind)
         return Sealed(me, to, kind, self._line(to).seal(wire.encode(value), kind))
 
     def open(self, sealed: Sealed, *, sender: str, kind: str | None = None) -> Any:
-        """The value in a box from `sender`; `CryptoError` for anything but its very next box."""
+        """The value in a message from `sender`; `CryptoError` for anything but its very next."""
         me = self.site.name
         if not isinstance(sealed, Sealed):
             raise CryptoError(
-                f"party {me!r} expected a sealed box from {sender!r} and got a "
+                f"party {me!r} expected an encrypted message from {sender!r} and got a "
                 f"{type(sealed).__name__}. Mend: the sender must use seal()"
             )
         if (sealed.sender, sealed.recipient) != (sender, me):
             raise CryptoError(
-                f"party {me!r} expected a box from {sender!r}; this one goes from "
-                f"{sealed.sender!r} to {sealed.recipient!r}. Mend: the coordinator mixed up boxes"
+                f"party {me!r} expected an encrypted message from {sender!r}; this one goes from "
+                f"{sealed.sender!r} to {sealed.recipient!r}. Mend: the coordinator mixed them up"
             )
         if kind is not None and sealed.kind != kind:
             raise CryptoError(
-                f"party {me!r} expected a box of kind {kind!r} from {sender!r}, this is of kind "
-                f"{sealed.kind!r}"
+                f"party {me!r} expected a message of kind {kind!r} from {sender!r}, this is of "
+                f"kind {sealed.kind!r}"
             )
         line = self._line(sender)
         with self.unreadable(sender):
-            return wire.decode(line.open(sealed.box, sealed.kind))
+            return wire.decode(line.open(sealed.ciphertext, sealed.kind))
 
     @contextmanager
     def unreadable(self, sender: str) -> Iterator[None]:
@@ -233,26 +233,26 @@ class SealingWorker(Worker):
         if line is None:
             raise CryptoError(
                 f"party {self.site.name!r} has no key of {party!r}. "
-                "Mend: introduce(crew) before anything is sealed"
+                "Mend: introduce(workers) before anything is sealed"
             )
         return line
 
 
-def introduce(*crews: Crew) -> dict[str, str]:
-    """Pass public keys between the workers of a crew (or of several crews that talk together).
+def introduce(*groups: WorkerGroup) -> dict[str, str]:
+    """Pass public keys between the workers of a group (or of several groups that talk together).
 
     Returns the fingerprints of the parties' lasting keys as the coordinator saw them.
     """
     keys: dict[str, bytes] = {}
-    for crew in crews:
-        for party, public in crew.public_key().items():
+    for workers in groups:
+        for party, public in workers.public_key().items():
             if party in keys:
                 raise CryptoError(
                     f"party {party!r} has two of the workers that are to meet. Mend: one each"
                 )
             keys[party] = public
-    for crew in crews:
-        crew.meet(keys)
+    for workers in groups:
+        workers.meet(keys)
     return {party: fingerprint(public[:KEY_BYTES]) for party, public in keys.items()}
 
 
@@ -260,12 +260,12 @@ class ExchangeWorker(SealingWorker):
     """Base of workers that exchange embeddings and gradients, openly until `seal_exchange`.
 
         bottoms, tops = fed.workers(BottomWorker, …), fed.workers(TopWorker, parties=["bank"], …)
-        seal_exchange(bottoms, tops)      # from here on their embeddings and gradients are boxes
+        seal_exchange(bottoms, tops)      # from here on their embeddings and gradients are sealed
         tops["bank"].step(bottoms.step())
 
     Neither the loop that calls the workers nor their methods change: answers of the kinds
-    `EXCHANGED` leave in boxes for the party they are meant for, and boxes are opened before the
-    method sees them. In the arguments of a sealed call anything but a box, or a box of another
+    `EXCHANGED` leave encrypted for the party they are meant for, and are opened before the method
+    sees them. In the arguments of a sealed call anything in the open, or a message of another
     sender, is refused: the coordinator can neither read embeddings and gradients nor put in its
     own. Where the top is at the coordinator it is the reader, and nothing can be sealed.
     """
@@ -276,7 +276,7 @@ class ExchangeWorker(SealingWorker):
 
     @exposed(kind="control")
     def seal_for(self, party: str | None) -> None:
-        """From now on embeddings and gradients leave and come in boxes.
+        """From now on embeddings and gradients leave and come in encrypted messages.
 
         party: the only counterpart; None where answers are dicts with a value for each. Whom they
         are for is settled once.
@@ -310,13 +310,15 @@ class ExchangeWorker(SealingWorker):
 
     def _opened(self, given: Any, kind: str) -> Any:
         if isinstance(given, Mapping):
-            return {party: self.open(box, sender=party, kind=kind) for party, box in given.items()}
-        # Without a counterpart no single box is expected of anybody.
+            return {
+                party: self.open(sealed, sender=party, kind=kind) for party, sealed in given.items()
+            }
+        # Without a counterpart no single message is expected of anybody.
         return self.open(given, sender=self._counterpart or "", kind=kind)
 
 
-def seal_exchange(bottoms: Crew, tops: Crew, *, by_party: bool = True) -> None:
-    """Let feature parties and the one party of `tops` exchange boxes, fresh keys first.
+def seal_exchange(bottoms: WorkerGroup, tops: WorkerGroup, *, by_party: bool = True) -> None:
+    """Let feature parties and the one party of `tops` exchange encrypted messages, fresh keys.
 
     by_party: the top answers with a dict by party; else with one value, for the only other party.
     """
@@ -347,8 +349,8 @@ class _Line:
 
         self.me, self.peer, self.public = me, peer, public
         self._about = about
-        self._out = ChaCha20Poly1305(derive_key(secret, "box", me, peer))
-        self._in = ChaCha20Poly1305(derive_key(secret, "box", peer, me))
+        self._out = ChaCha20Poly1305(derive_key(secret, "sealed", me, peer))
+        self._in = ChaCha20Poly1305(derive_key(secret, "sealed", peer, me))
         self._seeds = derive_key(secret, "seeds")
         self._sent = 0
         self._received = 0
@@ -382,27 +384,29 @@ class _Line:
         bound = pack(self._about, self.me, self.peer, kind, head)
         return head + self._out.encrypt(_nonce(number), plain, bound)
 
-    def open(self, box: bytes, kind: str) -> bytes:
+    def open(self, ciphertext: bytes, kind: str) -> bytes:
         from cryptography.exceptions import InvalidTag
 
-        if len(box) < _HEAD.size + _TAG_BYTES:
-            raise CryptoError(f"{len(box)} bytes are too few: it was cut off")
-        head = box[: _HEAD.size]
+        if len(ciphertext) < _HEAD.size + _TAG_BYTES:
+            raise CryptoError(f"{len(ciphertext)} bytes are too few: it was cut off")
+        head = ciphertext[: _HEAD.size]
         version, number = _HEAD.unpack(head)
         if version != VERSION:
             raise CryptoError(f"it is of version {version}, this side speaks {VERSION}")
         bound = pack(self._about, self.peer, self.me, kind, head)
         with self._lock:
             try:
-                plain = self._in.decrypt(_nonce(number), memoryview(box)[_HEAD.size :], bound)
+                plain = self._in.decrypt(
+                    _nonce(number), memoryview(ciphertext)[_HEAD.size :], bound
+                )
             except InvalidTag as error:
                 raise CryptoError("it was altered or made under another key") from error
             if number < self._received:
-                raise CryptoError(f"box {number} was opened before: it was sent again")
+                raise CryptoError(f"message {number} was opened before: it was sent again")
             if number > self._received:
                 raise CryptoError(
-                    f"box {number} came where box {self._received} was due: boxes were lost or "
-                    "came out of turn"
+                    f"message {number} came where message {self._received} was due: some were "
+                    "lost or came out of turn"
                 )
             self._received += 1
         return plain

@@ -43,7 +43,7 @@ from fedmend.secure.keys import mask_stream
 
 if TYPE_CHECKING:
     from fedmend.data.schema import Column
-    from fedmend.federation.federation import Crew
+    from fedmend.federation.federation import WorkerGroup
     from fedmend.federation.site import Site
 
 __all__ = [
@@ -265,18 +265,18 @@ class ProductWorker(ColumnsWorker):
 
     @exposed(kind="masked", opens="statistic")
     def share_for(self, to: str, blind: bytes | None = None) -> Sealed:
-        """This party's share in a box for the other one; `blind` seeds what is added to it."""
+        """This party's share in a message for the other one; `blind` seeds what is added to it."""
         share = self._take_share()
         if blind is not None:
             share = lowest_bits(share + mask_stream(blind, share.shape), self._share_bits)
         return self.seal(share, to=to, kind="masked")
 
-    @exposed(kind="control", takes={"box": "masked", "rest": "masked"})
+    @exposed(kind="control", takes={"sealed": "masked", "rest": "masked"})
     def add_up(
-        self, box: Sealed, sender: str, bits: int, store: str, rest: np.ndarray | None = None
+        self, sealed: Sealed, sender: str, bits: int, store: str, rest: np.ndarray | None = None
     ) -> None:
         """Learn the products: they stay in this site's state under `store` (int64)."""
-        total = self._take_share() + self.open(box, sender=sender, kind="masked")
+        total = self._take_share() + self.open(sealed, sender=sender, kind="masked")
         if rest is not None:
             total = total + rest
         self.site.state[store] = signed(total, bits)
@@ -299,10 +299,16 @@ class Products:
     """
 
     def __init__(
-        self, crew: Crew, fixed: str, changing: str, *, key_bits: int, progress: Progress | None
+        self,
+        workers: WorkerGroup,
+        fixed: str,
+        changing: str,
+        *,
+        key_bits: int,
+        progress: Progress | None,
     ) -> None:
-        self.crew, self.fixed, self.changing = crew, fixed, changing
-        self.a, self.b = crew[fixed], crew[changing]
+        self.workers, self.fixed, self.changing = workers, fixed, changing
+        self.a, self.b = workers[fixed], workers[changing]
         self.key_bits = key_bits
         self.progress = progress or (lambda stage, done, total: None)
 

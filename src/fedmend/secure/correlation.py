@@ -41,7 +41,7 @@ import pandas as pd
 
 from fedmend.errors import AlignmentError, ConfigError, CryptoError, DataError
 from fedmend.federation.bound import declare
-from fedmend.federation.federation import Crew, Each, Federation
+from fedmend.federation.federation import Each, Federation, WorkerGroup
 from fedmend.federation.rows import frequent, varies_in_few
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
@@ -231,11 +231,11 @@ class RankWorker(ColumnsWorker):
         packed = [np.packbits(mask) for mask in self._masks]
         return self.seal(packed, to=to, kind="row")
 
-    @exposed(kind="control", takes={"box": "row"})
-    def take_patterns(self, box: Sealed, sender: str) -> None:
+    @exposed(kind="control", takes={"sealed": "row"})
+    def take_patterns(self, sealed: Sealed, sender: str) -> None:
         rows = len(self.alignment.aligned)
         masks = []
-        for packed in self.open(box, sender=sender, kind="row"):
+        for packed in self.open(sealed, sender=sender, kind="row"):
             if not isinstance(packed, np.ndarray) or len(packed) != -(-rows // 8):
                 raise CryptoError(f"the patterns of {sender!r} are not about {rows} rows")
             masks.append(np.unpackbits(packed, count=rows).astype(bool))
@@ -342,9 +342,9 @@ def rank_correlation(
     names = Each({a: listed(columns_a), b: listed(columns_b)})
     with fed.workers(
         RankWorker, parties=[a, b], run=run, names=names, max_categories=max_categories
-    ) as crew:
+    ) as workers:
         try:
-            work = _Work(fed, crew, a, b, mode, run, key_bits, progress, crew.describe())
+            work = _Work(fed, workers, a, b, mode, run, key_bits, progress, workers.describe())
             _check_rows(work, min_rows)
             if protocol == "published":
                 rho, counts = _published(work)
@@ -353,7 +353,7 @@ def rank_correlation(
             else:
                 rho, counts = _own_ranks(work)
         finally:
-            crew.forget()
+            workers.forget()
     rho[counts < min_rows] = np.nan
     return _summary(work, rho, counts, strength, missing)
 
@@ -363,7 +363,7 @@ class _Work:
     """What the steps share: both parties' facts, and how a product of theirs is asked for."""
 
     fed: Federation
-    crew: Crew
+    workers: WorkerGroup
     a: str
     b: str
     mode: Mode
@@ -395,7 +395,7 @@ class _Work:
 
 
 def _own_ranks(work: _Work) -> tuple[np.ndarray, np.ndarray]:
-    norms = work.crew.own_ranks(work.gaps)
+    norms = work.workers.own_ranks(work.gaps)
     ab = work.products(work.a, "ranks", "ranks")
     p, q = ab.shape
     gaps_a, gaps_b = (np.array(patterns, dtype=bool) for patterns in work.each("patterns"))
@@ -417,18 +417,18 @@ def _own_ranks(work: _Work) -> tuple[np.ndarray, np.ndarray]:
 
 def _pairwise(work: _Work) -> tuple[np.ndarray, np.ndarray]:
     a, b = work.a, work.b
-    introduce(work.crew)
-    boxes = {a: work.crew[a].share_patterns(b), b: work.crew[b].share_patterns(a)}
-    work.crew.take_patterns(Each({a: boxes[b], b: boxes[a]}), Each({a: b, b: a}))
+    introduce(work.workers)
+    messages = {a: work.workers[a].share_patterns(b), b: work.workers[b].share_patterns(a)}
+    work.workers.take_patterns(Each({a: messages[b], b: messages[a]}), Each({a: b, b: a}))
     patterns_a, patterns_b = (np.array(patterns, dtype=int) for patterns in work.each("patterns"))
     rho = np.full((len(patterns_a), len(patterns_b)), np.nan)
     counts = np.zeros(rho.shape, dtype=np.int64)
     for one in np.unique(patterns_a):
         for other in np.unique(patterns_b):
             at = np.ix_(patterns_a == one, patterns_b == other)
-            square_a = _column(work.crew[a].ranks_within(int(one), int(other)))
-            square_b = _column(work.crew[b].ranks_within(int(other), int(one))).T
-            counts[at] = count = work.crew[a].complete_rows(int(one), int(other))
+            square_a = _column(work.workers[a].ranks_within(int(one), int(other)))
+            square_b = _column(work.workers[b].ranks_within(int(other), int(one))).T
+            counts[at] = count = work.workers[a].complete_rows(int(one), int(other))
             ab = work.products(a, "ranks", "ranks")
             zero = _zeros(*ab.shape)
             rho[at] = _correlations(
@@ -443,7 +443,7 @@ def _published(work: _Work) -> tuple[np.ndarray, np.ndarray]:
             "the published protocol has no rule for missing cells",
             mend="protocol='inner-product', or name columns without missing cells",
         )
-    norms = work.crew.own_ranks(work.gaps)
+    norms = work.workers.own_ranks(work.gaps)
     ab = work.products(work.a, "ranks", "ranks")
     squares = _column(norms[work.a]) + _column(norms[work.b]).T - 2 * ab
     n = work.each("rows")[0]

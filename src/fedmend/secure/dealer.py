@@ -20,7 +20,7 @@ columns it is of, both their counts and the bits. Whatever was not told to both 
 cancel, and what C then holds is uniform.
 
 The textbook form has C deal the masks and A and B exchange the differences through C in sealed
-boxes. It needs the same trust and the same three matrix products, but twice the traffic, and
+messages. It needs the same trust and the same three matrix products, but twice the traffic, and
 shows A and B masked values of each other; so this form is used instead.
 """
 
@@ -158,9 +158,9 @@ class DealerProducts(Products):
             return signed(own + a.share() + b.share(), bits)
         # The party that learns the result knows the other's masks: its message needs one of C's.
         giver, blind = self.giver(to), os.urandom(KEY_BYTES)
-        box = self.crew[giver].share_for(to, blind)
+        sealed = self.workers[giver].share_for(to, blind)
         rest = lowest_bits(own - mask_stream(blind, own.shape), bits)
-        self.crew[to].add_up(box, giver, bits, store, rest)
+        self.workers[to].add_up(sealed, giver, bits, store, rest)
         return None
 
     def _next(self) -> int:

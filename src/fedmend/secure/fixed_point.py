@@ -237,9 +237,11 @@ def covariance(
     if missing not in ("refuse", "mean"):
         raise ConfigError(f"missing must be 'refuse' or 'mean', got {missing!r}")
     names = {a: listed(columns_a), b: listed(columns_b)}
-    with fed.workers(CovarianceWorker, parties=[a, b], names=Each(names), missing=missing) as crew:
-        moments = crew.moments()
-        own = crew.own_block() if joint else {}
+    with fed.workers(
+        CovarianceWorker, parties=[a, b], names=Each(names), missing=missing
+    ) as workers:
+        moments = workers.moments()
+        own = workers.own_block() if joint else {}
     n = moments[a]["rows"]
     if n <= ddof:
         raise DataError(f"{n} rows have no covariance with ddof={ddof}", mend="more rows")

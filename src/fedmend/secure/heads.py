@@ -45,15 +45,18 @@ class LedgerHeadWorker(SealingWorker):
 
     @exposed(kind="control")
     def head(self, to: list[str]) -> dict[str, list[int | str] | Sealed]:
-        """The head for the coordinator, and in a box for every other party; the same for all."""
+        """The head for the coordinator, and encrypted for every other party; the same for all."""
         head: list[int | str] = [*self._ledger.head()]
-        boxes = {party: self.seal(head, to=party, kind="control") for party in to}
-        return {COORDINATOR: head, **boxes}
+        messages = {party: self.seal(head, to=party, kind="control") for party in to}
+        return {COORDINATOR: head, **messages}
 
     @exposed(kind="control")
-    def note(self, boxes: dict[str, Sealed], coordinator: list[int | str]) -> None:
+    def note(self, messages: dict[str, Sealed], coordinator: list[int | str]) -> None:
         """Note the heads of the others, and the coordinator's."""
-        told = {party: self.open(box, sender=party, kind="control") for party, box in boxes.items()}
+        told = {
+            party: self.open(sealed, sender=party, kind="control")
+            for party, sealed in messages.items()
+        }
         me = self.site.name
         for party, head in (told | {COORDINATOR: coordinator}).items():
             _note(self._ledger, party, me, _checked(head, party))
@@ -68,15 +71,15 @@ def exchange_heads(fed: Federation) -> None:
         return
     names = fed.names
     try:
-        with fed.workers(LedgerHeadWorker) as crew:
+        with fed.workers(LedgerHeadWorker) as workers:
             if len(names) > 1:
-                introduce(crew)
+                introduce(workers)
             others = {party: [other for other in names if other != party] for party in names}
-            told = crew.head(Each(others))
+            told = workers.head(Each(others))
             for party in names:
                 _note(fed.ledger, party, COORDINATOR, _checked(told[party][COORDINATOR], party))
-            boxes = {to: {party: told[party][to] for party in others[to]} for to in names}
-            crew.note(Each(boxes), list(fed.ledger.head()))
+            messages = {to: {party: told[party][to] for party in others[to]} for to in names}
+            workers.note(Each(messages), list(fed.ledger.head()))
     except FedmendError as error:
         logger.warning("the heads of the ledgers were not exchanged: %s", error)
 

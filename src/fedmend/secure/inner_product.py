@@ -125,19 +125,19 @@ class ProductSession:
         self.parties = (fixed.party, changing_party)
         self._fixed = fixed
         sides = {"role": Each(dict(zip(self.parties, SIDES, strict=True)))}
-        self._crew = fed.workers(
+        self._workers = fed.workers(
             PRODUCT_WORKERS[mode], parties=list(self.parties), **(sides if mode == "dealer" else {})
         )
         try:
-            introduce(self._crew)
+            introduce(self._workers)
             self.fixed_facts: dict[str, Any] = self._load(fixed)
             self.protocol = _PROTOCOLS[mode](
-                self._crew, *self.parties, key_bits=key_bits, progress=progress
+                self._workers, *self.parties, key_bits=key_bits, progress=progress
             )
             if mode in _IN_THE_OPEN:
                 warnings.warn(_IN_THE_OPEN[mode], PrivacyWarning, stacklevel=2)
         except BaseException:
-            self._crew.stop()
+            self._workers.stop()
             raise
 
     def products(
@@ -167,12 +167,12 @@ class ProductSession:
             values = self.protocol.products(*facts, to, store, largest)
         if to is None or values is None:
             return values
-        self._crew[to].learn(values, store)
+        self._workers[to].learn(values, store)
         return None
 
     def close(self) -> None:
         """Stop the workers; their keys and masks end with them."""
-        self._crew.stop()
+        self._workers.stop()
 
     def __enter__(self) -> ProductSession:
         return self
@@ -183,7 +183,7 @@ class ProductSession:
     # ------------------------------------------------------------------ parts
 
     def _load(self, columns: Columns) -> dict[str, Any]:
-        facts: dict[str, Any] = self._crew[columns.party].load(
+        facts: dict[str, Any] = self._workers[columns.party].load(
             columns.provider, dict(columns.settings)
         )
         return facts

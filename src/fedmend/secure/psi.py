@@ -15,7 +15,7 @@ the hub sees noise and cannot tell who lacks it.
 Who learns what, besides the coordinator's counts (rows per party, size of the intersection):
 two parties: the common ids, and how many rows the other has. Three and more: the common ids; the
 hub also how many rows each has, the others how many the hub has. The coordinator carries sealed
-boxes. Before a party stores anything, each of the others shows it, end to end, that it found the
+messages. Before a party stores anything, each of the others shows it, end to end, that it found the
 same rows in the same order: a coordinator's word is not enough. A partner that invents ids can ask
 about them, as many as it brings (no protocol of this kind prevents that); how many they were is
 noted for the party, and results can be refused by size (`Policy.min_intersection`).
@@ -111,12 +111,12 @@ class MatchWorker(SealingWorker):
         self._result()
         return {party: self._pack(self._found, party) for party in sorted(self._partners)}
 
-    @exposed(kind="control", takes={"boxes": "hashed-id"})
-    def agree(self, boxes: dict[str, Sealed]) -> None:
+    @exposed(kind="control", takes={"messages": "hashed-id"})
+    def agree(self, messages: dict[str, Sealed]) -> None:
         """The others' digests must be this party's own."""
         self._result()
-        for party, box in boxes.items():
-            theirs = self._unpack(box, party)
+        for party, sealed in messages.items():
+            theirs = self._unpack(sealed, party)
             if not isinstance(theirs, bytes) or not hmac.compare_digest(theirs, self._found):
                 raise AlignmentError(
                     f"party {self.site.name!r} and {party!r} found different rows, or in another "
@@ -170,8 +170,8 @@ class MatchWorker(SealingWorker):
     def _pack(self, data: Any, to: str) -> Sealed:
         return self.seal({"rule": self.rule, "data": data}, to=to, kind="hashed-id")
 
-    def _unpack(self, box: Sealed, sender: str) -> Any:
-        message = self.open(box, sender=sender, kind="hashed-id")
+    def _unpack(self, sealed: Sealed, sender: str) -> Any:
+        message = self.open(sealed, sender=sender, kind="hashed-id")
         if not isinstance(message, dict) or message.keys() != {"rule", "data"}:
             raise CryptoError(f"{sender!r} sent something else than blinded ids")
         if message["rule"] != self.rule:
@@ -213,17 +213,17 @@ class PairWorker(_BlindingWorker):
         """The next own ids under the own scalar."""
         return self._pack(self._next_blinded(start, count), to)
 
-    @exposed(kind="hashed-id", takes={"box": "hashed-id"})
-    def tagged(self, box: Sealed, sender: str) -> Sealed:
+    @exposed(kind="hashed-id", takes={"sealed": "hashed-id"})
+    def tagged(self, sealed: Sealed, sender: str) -> Sealed:
         """The other's ids under both scalars, as tags in the order they came."""
-        tags = tags_of(self._scalar.times(self._unpack(box, sender), sender=sender), sender)
+        tags = tags_of(self._scalar.times(self._unpack(sealed, sender), sender=sender), sender)
         self._theirs += split(tags, sender, TAG_BYTES)
         return self._pack(tags, sender)
 
-    @exposed(kind="control", takes={"box": "hashed-id"})
-    def keep(self, box: Sealed, sender: str) -> None:
+    @exposed(kind="control", takes={"sealed": "hashed-id"})
+    def keep(self, sealed: Sealed, sender: str) -> None:
         """The tags of the own ids, back from the other."""
-        self._own += split(self._unpack(box, sender), sender, TAG_BYTES)
+        self._own += split(self._unpack(sealed, sender), sender, TAG_BYTES)
 
     @exposed(kind="count", over_rows=False)
     def settle(self, peer: str) -> int:
@@ -264,17 +264,17 @@ class StarWorker(_BlindingWorker):
         points = self._next_blinded(start, count)
         return {party: self._pack(points, party) for party in to}
 
-    @exposed(kind="hashed-id", takes={"box": "hashed-id"})
-    def evaluated(self, box: Sealed, sender: str) -> Sealed:
+    @exposed(kind="hashed-id", takes={"sealed": "hashed-id"})
+    def evaluated(self, sealed: Sealed, sender: str) -> Sealed:
         """Others: the hub's blinded ids under the own scalar as well, in the order they came."""
-        return self._pack(self._scalar.times(self._unpack(box, sender), sender=sender), sender)
+        return self._pack(self._scalar.times(self._unpack(sealed, sender), sender=sender), sender)
 
-    @exposed(kind="control", takes={"boxes": "hashed-id"})
-    def unblind(self, boxes: dict[str, Sealed]) -> None:
+    @exposed(kind="control", takes={"messages": "hashed-id"})
+    def unblind(self, messages: dict[str, Sealed]) -> None:
         """Hub: take the own scalar off again; what remains is the others' function on own ids."""
         bare = self._scalar.inverse()
-        for party, box in boxes.items():
-            points = bare.times(self._unpack(box, party), sender=party)
+        for party, sealed in messages.items():
+            points = bare.times(self._unpack(sealed, party), sender=party)
             tags = split(tags_of(points, party), party, TAG_BYTES)
             self._theirs.setdefault(party, []).extend(tags)
 
@@ -291,13 +291,13 @@ class StarWorker(_BlindingWorker):
         seed, table = okvs.encode(self.keys, hidden)
         return self._pack({"seed": seed, "table": table}, to)
 
-    @exposed(kind="count", over_rows=False, takes={"boxes": "hashed-id"})
-    def settle(self, boxes: dict[str, Sealed]) -> int:
+    @exposed(kind="count", over_rows=False, takes={"messages": "hashed-id"})
+    def settle(self, messages: dict[str, Sealed]) -> int:
         """Hub: add up everybody's shares of the own ids; those that cancel are common to all."""
         mine = [self.keys[row] for row in self._order]
         total = self._zero_shares(mine)
-        for party, box in boxes.items():
-            store, outputs = self._unpack(box, party), self._theirs.get(party, [])
+        for party, sealed in messages.items():
+            store, outputs = self._unpack(sealed, party), self._theirs.get(party, [])
             if len(outputs) != len(mine):
                 raise CryptoError(
                     f"{party!r} evaluated {len(outputs)} of {len(mine)} ids of "
@@ -317,10 +317,10 @@ class StarWorker(_BlindingWorker):
         tags = b"".join(self._group_tags([int(row) for row in self._result()]))
         return {party: self._pack({"key": self._group, "tags": tags}, party) for party in to}
 
-    @exposed(kind="count", over_rows=False, takes={"box": "hashed-id"})
-    def recognise(self, box: Sealed, sender: str) -> int:
+    @exposed(kind="count", over_rows=False, takes={"sealed": "hashed-id"})
+    def recognise(self, sealed: Sealed, sender: str) -> int:
         """Others: find the common ids among the own."""
-        invitation = self._unpack(box, sender)
+        invitation = self._unpack(sealed, sender)
         if not isinstance(invitation, dict) or invitation.keys() != {"key", "tags"}:
             raise CryptoError(f"{sender!r} sent something else than the common ids")
         self._group = invitation["key"]
@@ -377,9 +377,9 @@ class SameOrderWorker(MatchWorker):
         self._salt = os.urandom(32)
         return {party: self._pack(self._salt, party) for party in to}
 
-    @exposed(kind="control", takes={"box": "hashed-id"})
-    def take_salt(self, box: Sealed, sender: str) -> None:
-        self._salt = self._unpack(box, sender)
+    @exposed(kind="control", takes={"sealed": "hashed-id"})
+    def take_salt(self, sealed: Sealed, sender: str) -> None:
+        self._salt = self._unpack(sealed, sender)
 
     @exposed(kind="hashed-id")
     def digest(self) -> bytes:

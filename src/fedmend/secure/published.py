@@ -104,16 +104,16 @@ class PublishedWorker(ProductWorker):
 
     @exposed(kind="ciphertext")
     def encrypt_column(self, modulus: int, to: str, at: int) -> Sealed:
-        """A: one ciphertext for every row. In a box: the coordinator has the key."""
+        """A: one ciphertext for every row. In an encrypted message: the coordinator has the key."""
         key = Paillier(modulus)
         cells = [key.encrypt(int(value)) for value in self.columns.values[at]]
         return self.seal(key.to_bytes(cells), to=to, kind="ciphertext")
 
-    @exposed(kind="ciphertext", opens="row", takes={"box": "ciphertext"})
-    def differences(self, modulus: int, box: Sealed, sender: str) -> list[bytes]:
+    @exposed(kind="ciphertext", opens="row", takes={"sealed": "ciphertext"})
+    def differences(self, modulus: int, sealed: Sealed, sender: str) -> list[bytes]:
         """B: the encrypted differences of A's column with each of its own, row by row."""
         key = Paillier(modulus)
-        data = self.open(box, sender=sender, kind="ciphertext")
+        data = self.open(sealed, sender=sender, kind="ciphertext")
         cells = key.from_bytes(data, self.columns.rows)
         return [
             key.to_bytes(
@@ -144,8 +144,8 @@ class PublishedProducts(Products):
         self._tell_cost(fixed["rows"], len(own), len(others))
         values = np.empty((len(own), len(others)), dtype=np.int64)
         for i in range(len(own)):
-            box = self.a.encrypt_column(self.key.modulus, self.changing, i)
-            columns = self.b.differences(self.key.modulus, box, self.fixed)
+            sealed = self.a.encrypt_column(self.key.modulus, self.changing, i)
+            columns = self.b.differences(self.key.modulus, sealed, self.fixed)
             for j, data in enumerate(columns):
                 cells = self.key.from_bytes(data, fixed["rows"])
                 squared_differences = sum(self.key.decrypt(cell) ** 2 for cell in cells)

@@ -9,7 +9,7 @@ A thin wrapper. It adds what the binding lacks and a protocol needs:
 - a frame around every object that travels: its sort, parameters and digest. Bytes that are
   truncated, damaged, of another sort or made with other parameters give a `CryptoError` before SEAL
   sees them, and what SEAL then loads is checked once more (`is_valid_for`, level, form). The digest
-  finds damage; against a deliberate forger the frame must travel in a sealed box;
+  finds damage; against a deliberate forger the frame must travel in an encrypted message;
 - noise flooding, for which SEAL has no call of its own.
 
 Secret keys have no form in bytes here: they live in the memory of the party that made them.

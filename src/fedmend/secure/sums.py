@@ -1,7 +1,7 @@
 """Secure sums: the coordinator learns the sum of K parties' arrays and none of the arrays.
 
-    crew = fed.workers(SumWorker, parties=["a", "b", "c"])
-    with SumSession(crew, mode="masks") as session:
+    workers = fed.workers(SumWorker, parties=["a", "b", "c"])
+    with SumSession(workers, mode="masks") as session:
         votes = session.sum("votes", between=(0, 1))                       # one-hot, int64
         rows = session.sum("loglik", between=(-30, 0), fraction_bits=16)   # fixed point, float64
 
@@ -76,7 +76,7 @@ from fedmend.secure.sums_he import (
 )
 
 if TYPE_CHECKING:
-    from fedmend.federation import Crew, Federation
+    from fedmend.federation import Federation, WorkerGroup
     from fedmend.federation.site import Site
 
 __all__ = [
@@ -101,7 +101,7 @@ NEIGHBOURS = 16
 MAX_FRACTION_BITS = 52
 _CHUNK = 1 << 16  # values that stay in the cache from the first look to the last
 _SHELF = "secure.sums"
-# Rounds are numbered once per process, so that two sessions over one crew do not collide.
+# Rounds are numbered once per process, so that two sessions over one group do not collide.
 _ROUNDS = itertools.count(1)
 # What comes of a party that is gone (connections and time-outs are OSErrors); everything else is
 # the party's own answer.
@@ -492,13 +492,13 @@ class SumWorker(SealingWorker):
         return data if to is None else self.seal(data, to=to, kind="control")
 
     @exposed(kind="control")
-    def take_sum_key(self, holder: str, box: Sealed | None) -> None:
+    def take_sum_key(self, holder: str, sealed: Sealed | None) -> None:
         """Take the public key from the key holder itself."""
         data: Any
         if holder == self.site.name:
             data = self.sum_key()
         else:
-            data = self.open(box, sender=holder, kind="control")  # type: ignore[arg-type]
+            data = self.open(sealed, sender=holder, kind="control")  # type: ignore[arg-type]
         self._sum_key = context().load_public_key(data)
 
     @exposed(kind="ciphertext")
@@ -641,27 +641,27 @@ class Sum:
 class SumSession:
     """Sums over the same parties, as often as needed; keys change hands once, masks never repeat.
 
-    Used in a `with` statement it stops the crew at its end.
+    Used in a `with` statement it stops the group at its end.
 
-    crew: workers that are `SumWorker`s. parties: those whose arrays are summed; by default all.
+    workers: workers that are `SumWorker`s. parties: those whose arrays are summed; by default all.
     key_holder: for ``mode="he"``, who holds the key; by default the first party. It may be one of
-    the crew that is not summed.
+    the group that is not summed.
     on_absent: when a party drops out, "stop" with an error that names it, or "continue" with the
     rest as long as two are left.
     """
 
     def __init__(
         self,
-        crew: Crew,
+        workers: WorkerGroup,
         *,
         mode: Mode = "masks",
         parties: Sequence[str] | None = None,
         key_holder: str | None = None,
         on_absent: Literal["stop", "continue"] = "stop",
     ) -> None:
-        self.crew = crew
+        self.workers = workers
         self.mode = mode
-        self.parties = tuple(crew if parties is None else parties)
+        self.parties = tuple(workers if parties is None else parties)
         self.key_holder = key_holder or (self.parties[0] if self.parties else "")
         self.on_absent = on_absent
         self.absent: tuple[str, ...] = ()
@@ -691,8 +691,10 @@ class SumSession:
                 f"{list(self.parties)}; the sum of one is its own array"
             )
         for party in (*self.parties, self.key_holder):
-            if party and party not in self.crew:
-                problems.append(f"no worker runs at {party!r}; they run at {', '.join(self.crew)}")
+            if party and party not in self.workers:
+                problems.append(
+                    f"no worker runs at {party!r}; they run at {', '.join(self.workers)}"
+                )
         if problems:
             raise ConfigError(problems)
 
@@ -735,7 +737,7 @@ class SumSession:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.crew.stop()
+        self.workers.stop()
 
     # ------------------------------------------------------------------ steps
 
@@ -748,14 +750,14 @@ class SumSession:
         self._go_on_without_absent(name)
         self._introduce(name)
         if self.mode == "he":
-            holder = self.crew[self.key_holder]
+            holder = self.workers[self.key_holder]
             holder.meet(self._keys)
             self._public_key = context().load_public_key(holder.sum_key())
-            boxes = {
+            messages = {
                 party: None if party == self.key_holder else holder.sum_key(party)
                 for party in self.parties
             }
-            self._ask(self.parties, "take_sum_key", self.key_holder, Each(boxes))
+            self._ask(self.parties, "take_sum_key", self.key_holder, Each(messages))
             self._go_on_without_absent(name)
         self._ready = True
 
@@ -829,7 +831,7 @@ class SumSession:
         with ThreadPoolExecutor(len(parties), "fedmend-sum") as pool:
             futures = {
                 party: pool.submit(
-                    getattr(self.crew[party], method), *(Each.own(arg, party) for arg in args)
+                    getattr(self.workers[party], method), *(Each.own(arg, party) for arg in args)
                 )
                 for party in parties
             }
@@ -923,9 +925,9 @@ def secure_sum(
         )
     everyone = list(dict.fromkeys([*members, *([key_holder] if key_holder else [])]))
     own = Each({party: named.get(party, []) for party in everyone})
-    crew = fed.workers(ColumnSumWorker, parties=everyone, columns=own, per=per)
+    workers = fed.workers(ColumnSumWorker, parties=everyone, columns=own, per=per)
     with SumSession(
-        crew, mode=mode, parties=members, key_holder=key_holder, on_absent=on_absent
+        workers, mode=mode, parties=members, key_holder=key_holder, on_absent=on_absent
     ) as session:
         title = " + ".join(dict.fromkeys(itertools.chain(*named.values())))
         return session.sum(title, between=between, fraction_bits=fraction_bits)

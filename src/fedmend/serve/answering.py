@@ -278,10 +278,10 @@ class Answerer:
         else:
             all_there = {*network.parties} <= {label_party, *present}
             segment = ALIGNED if all_there else among([label_party, *present])
-        with view.workers(ServeWorker, parties=present) as crew:
+        with view.workers(ServeWorker, parties=present) as workers:
             for partner in present:
                 pair = self.fed.on(PEOPLE).only(label_party, partner)
-                crew[partner].take(pair.scope, numbers[partner])
+                workers[partner].take(pair.scope, numbers[partner])
             return np.asarray(network.predict(view, [[segment, len(table)]]))
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from fedmend._files import beside
 from fedmend.data.writers import write_frame
 from fedmend.errors import AlignmentError, DataError, TooFewCommon
-from fedmend.federation import Alignment, AlignmentCounts, Crew, Federation
+from fedmend.federation import Alignment, AlignmentCounts, Federation, WorkerGroup
 from fedmend.federation.bound import but, declare
 from fedmend.federation.worker import Worker, exposed
 from fedmend.learn.metrics import expected_error
@@ -200,7 +200,7 @@ class Group:
 
 
 def groups_of(
-    fed: Federation, crew: Crew, present: Sequence[str], align_with: Mapping[str, Any]
+    fed: Federation, workers: WorkerGroup, present: Sequence[str], align_with: Mapping[str, Any]
 ) -> list[Group]:
     """The rows of the present parties, by who knows them."""
     from fedmend.secure.align import align
@@ -215,16 +215,16 @@ def groups_of(
         except TooFewCommon:
             # A party keeps out of so small an intersection: whoever is in it counts as its own.
             found.clear()
-            crew.close_groups()
+            workers.close_groups()
             break
-        counts = {crew[party].claim("+".join(some), view.scope) for party in some}
+        counts = {workers[party].claim("+".join(some), view.scope) for party in some}
         if len(counts) != 1:
             raise AlignmentError(
                 f"{', '.join(some)} disagree on the rows they share: {sorted(counts)}. "
                 "Mend: the same tables while predicting"
             )
         found.append(Group(some, counts.pop()))
-    found += [Group((party,), crew[party].claim(party)) for party in present]
+    found += [Group((party,), workers[party].claim(party)) for party in present]
     return [group for group in found if group.rows]
 
 
@@ -238,7 +238,11 @@ def _sets(present: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def ask_split(
-    model: NetworkEstimator, fed: Federation, crew: Crew, groups: Sequence[Group], title: str
+    model: NetworkEstimator,
+    fed: Federation,
+    workers: WorkerGroup,
+    groups: Sequence[Group],
+    title: str,
 ) -> list[Predicted]:
     """Every group's predictions, to the label party where it knows the rows, or to the first."""
     network = model.network_
@@ -251,9 +255,9 @@ def ask_split(
         kind = 2 if not users else int(len(group.parties) == 1)
         counts.setdefault(str(holder), [0, 0, 0])[kind] += group.rows
         if users:
-            answers, classes = _answers(model, fed, crew, group)
+            answers, classes = _answers(model, fed, workers, group)
             known_to, used = " ".join(group.parties), " ".join(users)
-            crew[holder].take(group.name, known_to, used, answers, classes)
+            workers[holder].take(group.name, known_to, used, answers, classes)
     found = [
         Predicted(party, title, shared, alone, skipped=skipped)
         for party, (shared, alone, skipped) in counts.items()
@@ -268,11 +272,11 @@ def ask_split(
 
 
 def _answers(
-    model: NetworkEstimator, fed: Federation, crew: Crew, group: Group
+    model: NetworkEstimator, fed: Federation, workers: WorkerGroup, group: Group
 ) -> tuple[dict[str, Any], list[Any] | None]:
     """As wire values: arrays by name, and the classes that predictions are the numbers of."""
     alone = len(group.parties) == 1
-    crew.choose(group.name, alone)
+    workers.choose(group.name, alone)
     unaligned = dict.fromkeys(fed.names, 0)
     if alone:
         unaligned[group.parties[0]] = group.rows
@@ -288,11 +292,13 @@ def _answers(
     return columns | {"prediction": numbers}, classes.tolist()
 
 
-def ask_horizontal(model: Any, fed: Federation, crew: Crew, title: str) -> list[Predicted]:
+def ask_horizontal(
+    model: Any, fed: Federation, workers: WorkerGroup, title: str
+) -> list[Predicted]:
     """Every party's rows by the common model; what it says of them stays there."""
     found = []
     for party, rows in model.predict_here(fed).items():
-        crew[party].claim(party)
-        crew[party].take_kept(party)
+        workers[party].claim(party)
+        workers[party].take_kept(party)
         found.append(Predicted(party, title, 0, rows))
     return found

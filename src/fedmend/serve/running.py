@@ -83,8 +83,8 @@ def predict_run(
         given = {
             name: read_rows(path, known[name], model.schema(name)) for name, path in tables.items()
         }
-        with predict_tables(model, given, config) as (done, crew):
-            _write(done, crew, out)
+        with predict_tables(model, given, config) as (done, workers):
+            _write(done, workers, out)
     return [
         replace(each, path=out / each.party / PREDICTIONS_FILE) if each.rows else each
         for each in done
@@ -107,31 +107,31 @@ def predict_tables(
     fed = Federation(*parties, seed=config.run.all_seeds[0], device=config.run.device)
     with fed:
         loaded = load_model(model.name, model.folder, fed)
-        with fed.workers(PredictionWorker) as crew:
-            yield _asked(model, loaded, fed, crew, list(given), config), crew
+        with fed.workers(PredictionWorker) as workers:
+            yield _asked(model, loaded, fed, workers, list(given), config), workers
 
 
 def _asked(
     model: KeptModel,
     loaded: Any,
     fed: Federation,
-    crew: Any,
+    workers: Any,
     present: list[str],
     config: Config,
     **align_with: Any,
 ) -> list[Predicted]:
     """The model's answers on the rows of those present, kept by their workers."""
     if model.horizontal:
-        return ask_horizontal(loaded, fed.only(*present), crew, model.title)
+        return ask_horizontal(loaded, fed.only(*present), workers, model.title)
     settings = config.align.model_dump(exclude_none=True) | {"minimum": 1} | align_with
-    groups = groups_of(fed, crew, present, settings)
-    return ask_split(loaded, fed, crew, groups, model.title)
+    groups = groups_of(fed, workers, present, settings)
+    return ask_split(loaded, fed, workers, groups, model.title)
 
 
-def _write(done: list[Predicted], crew: Any, out: Path) -> None:
+def _write(done: list[Predicted], workers: Any, out: Path) -> None:
     for each in done:
         if each.rows:
-            crew[each.party].write(str(out))
+            workers[each.party].write(str(out))
 
 
 def _empty_table(folder: Path) -> Table:
@@ -167,16 +167,16 @@ def predict_alone(
     own = Policy(foreign_predictions=MACHINES_PREDICTIONS)
     fed = Federation(Party(party.name, table, home=home, policy=own), device=device)
     title = METHODS[name].class_name
-    with fed, fed.workers(PredictionWorker) as crew:
+    with fed, fed.workers(PredictionWorker) as workers:
         model = load_model(name, folder.resolve(), fed)
         if name in HORIZONTAL:
-            (done,) = ask_horizontal(model, fed, crew, title)
+            (done,) = ask_horizontal(model, fed, workers, title)
         else:
-            group = Group((party.name,), crew[party.name].claim(party.name))
-            (done,) = ask_split(model, fed, crew, [group], title)
+            group = Group((party.name,), workers[party.name].claim(party.name))
+            (done,) = ask_split(model, fed, workers, [group], title)
         # The part lies at the party's home; predictions go where it was asked to put them.
         fed.engine.sites[party.name].home = None  # type: ignore[attr-defined]
-        crew[party.name].write(str(out))
+        workers[party.name].write(str(out))
     return replace(done, path=out / party.name / PREDICTIONS_FILE)
 
 
@@ -224,16 +224,16 @@ def predict_over_machines(
         with fed:
             loaded = load_model(model.name, model.folder, fed)
             new = fed.on(NEW)
-            with new.workers(PredictionWorker) as crew:
-                present = [party for party, rows in crew.rows().items() if rows]
+            with new.workers(PredictionWorker) as workers:
+                present = [party for party, rows in workers.rows().items() if rows]
                 if not present:
                     raise DataError(
                         "no party has new rows",
                         mend='new = "rows.csv" in the party.toml of at least one',
                     )
                 # Of no row is the order to be repeated.
-                done = _asked(model, loaded, new, crew, present, config, order="secret")
-                _write(done, crew, out)
+                done = _asked(model, loaded, new, workers, present, config, order="secret")
+                _write(done, workers, out)
             exchange_heads(fed)
     kept = f"in its own kit, {RUNS_FOLDER}/{model.run}/{out.name}/{PREDICTIONS_FILE}"
     return [replace(each, kept=kept) for each in done]

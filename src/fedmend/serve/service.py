@@ -342,9 +342,9 @@ class WholeRun:
                 name: rows_of_records(rows, known[name], self.model.schema(name))
                 for name, rows in records.items()
             }
-            with predict_tables(self.model, given, self.config) as (done, crew):
+            with predict_tables(self.model, given, self.config) as (done, workers):
                 answers = {
-                    each.party: _by_row(crew[each.party].answers(), given[each.party].ids)
+                    each.party: _by_row(workers[each.party].answers(), given[each.party].ids)
                     for each in done
                     if each.rows
                 }

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fedmend.errors import ConfigError, DataError, FedmendWarning, ResumeError
-from fedmend.federation import Crew, Each, Federation
+from fedmend.federation import Each, Federation, WorkerGroup
 from fedmend.learn.metrics import LOWER_IS_BETTER, better
 from fedmend.secure.channel import is_sealed, seal_exchange
 from fedmend.split.config import SplitConfig
@@ -86,7 +86,7 @@ class Session:
     """
 
     network: Any
-    bottoms: Crew
+    bottoms: WorkerGroup
     top: Any
 
     def __init__(
@@ -516,7 +516,7 @@ class SplitNetwork(Judged):
     @contextmanager
     def workers(
         self, fed: Federation, asked: list[str] | None = None, *, seal: bool = False
-    ) -> Iterator[tuple[Crew, Any]]:
+    ) -> Iterator[tuple[WorkerGroup, Any]]:
         """Bottom workers at the passive parties and the top worker at the label party.
 
         asked: of the passive parties; by default all. Who is not in the federation is not asked;

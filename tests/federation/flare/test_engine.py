@@ -30,15 +30,15 @@ class Stranger(Worker):
 def exercise(fed):
     """The same calls on any engine; what they gave."""
     found = [fed.roster, fed.label_party]
-    with fed.workers(Probe, scale=Each({"bank": 2.0, "telco": 3.0})) as crew:
-        found.append({k: v.tolist() for k, v in crew.sums().items()})
+    with fed.workers(Probe, scale=Each({"bank": 2.0, "telco": 3.0})) as workers:
+        found.append({k: v.tolist() for k, v in workers.sums().items()})
         for _ in range(5):
-            found.append(crew.step(torch.ones(4, 3), rows=[1, 2])["telco"].tolist())
-        found.append(crew["bank"].step(np.ones(2, np.float32)).tolist())
+            found.append(workers.step(torch.ones(4, 3), rows=[1, 2])["telco"].tolist())
+        found.append(workers["bank"].step(np.ones(2, np.float32)).tolist())
         with pytest.raises(Refused, match="kind 'label'"):
-            crew["bank"].labels()
+            workers["bank"].labels()
         with pytest.raises(PartyFailed):
-            crew["telco"].fail()
+            workers["telco"].fail()
     return found
 
 
@@ -79,28 +79,28 @@ def test_the_ledgers_are_fetched_at_the_end(wire_up, tmp_path):
 
 
 def test_calls_to_all_run_at_once(wired):
-    with wired.fed.workers(Probe) as crew:
+    with wired.fed.workers(Probe) as workers:
         began = time.perf_counter()
-        crew.sleep(0.5)
+        workers.sleep(0.5)
         assert time.perf_counter() - began < 0.95
 
 
 def test_all_work_of_a_party_is_done_by_one_thread(wired):
-    with wired.fed.workers(Probe) as crew:
-        assert len({crew["bank"].where() for _ in range(5)}) == 1
+    with wired.fed.workers(Probe) as workers:
+        assert len({workers["bank"].where() for _ in range(5)}) == 1
 
 
 def test_a_failure_names_party_and_call_and_keeps_what_was_said(wired, tmp_path):
-    with wired.fed.workers(Probe) as crew, pytest.raises(PartyFailed) as caught:
-        crew["telco"].fail()
+    with wired.fed.workers(Probe) as workers, pytest.raises(PartyFailed) as caught:
+        workers["telco"].fail()
     assert str(caught.value).startswith("party 'telco' failed in Probe.fail: ValueError")
     assert "Ada" not in str(caught.value)
     assert "Ada" in (tmp_path / "telco" / "events.jsonl").read_text()
 
 
 def test_a_value_that_has_no_place_on_the_wire_does_not_leave(wired):
-    with wired.fed.workers(Probe) as crew, pytest.raises(WireError, match="has no place"):
-        crew["bank"].step({1, 2})
+    with wired.fed.workers(Probe) as workers, pytest.raises(WireError, match="has no place"):
+        workers["bank"].step({1, 2})
 
 
 def test_an_unknown_party_is_named(wired):
@@ -123,50 +123,50 @@ def test_socket_files_have_short_paths(tmp_path, monkeypatch):
 
 def test_a_party_that_falls_silent_is_absent(wire_up):
     wired = wire_up(stall_seconds=1.0)
-    crew = wired.fed.workers(Probe)
+    workers = wired.fed.workers(Probe)
     wired.deaf.add("telco")
     began = time.perf_counter()
     with pytest.raises(PartyAbsent, match="'telco' is absent during Probe.sums") as caught:
-        crew.sums()
+        workers.sums()
     assert time.perf_counter() - began < 5
     assert caught.value.call == "Probe.sums"
     assert set(wired.engine.absent) == {"telco"}
-    assert crew["bank"].sums().sum() > 0
+    assert workers["bank"].sums().sum() > 0
     with pytest.raises(PartyAbsent):
-        crew["telco"].sums()
+        workers["telco"].sums()
 
 
 def test_a_slow_party_is_waited_for(wire_up):
     wired = wire_up(stall_seconds=0.4)
-    with wired.fed.workers(Probe) as crew:
-        crew["bank"].sleep(1.0)
+    with wired.fed.workers(Probe) as workers:
+        workers["bank"].sleep(1.0)
     assert wired.engine.absent == {}
 
 
 def test_a_job_that_ends_makes_its_party_absent(wired):
-    crew = wired.fed.workers(Probe)
+    workers = wired.fed.workers(Probe)
     wired.hang_up("telco")
     with pytest.raises(PartyAbsent, match="'telco' is absent.*its job ended"):
-        crew.sums()
+        workers.sums()
     assert set(wired.engine.absent) == {"telco"}
-    assert crew["bank"].sums().sum() > 0
+    assert workers["bank"].sums().sum() > 0
 
 
 def test_a_lost_server_makes_all_absent(wired):
-    crew = wired.fed.workers(Probe)
+    workers = wired.fed.workers(Probe)
     wired.hang_up()
     with pytest.raises(PartyAbsent, match="jobs of all parties ended at once"):
-        crew.sums()
+        workers.sums()
     assert set(wired.engine.absent) == {"bank", "telco"}
 
 
 def test_an_unanswered_call_explains_itself_in_the_ledger(wire_up):
     wired = wire_up(stall_seconds=1.0)
-    crew = wired.fed.workers(Probe)
-    crew.step(np.ones(3, np.float32))
+    workers = wired.fed.workers(Probe)
+    workers.step(np.ones(3, np.float32))
     wired.deaf.add("telco")
     with pytest.raises(PartyAbsent):
-        crew.step(np.ones(3, np.float32))
+        workers.step(np.ones(3, np.float32))
     assert "unanswered" in {entry.note for entry in wired.ledger}
     wired.hosts["telco"].close("killed")
     ledger = read_ledger(wired.hosts["telco"].folder / "ledgers" / "a-run.jsonl")
@@ -176,10 +176,10 @@ def test_an_unanswered_call_explains_itself_in_the_ledger(wire_up):
 
 def test_the_end_is_told_with_its_reason(wire_up, tmp_path):
     wired = wire_up(stall_seconds=1.0)
-    crew = wired.fed.workers(Probe)
+    workers = wired.fed.workers(Probe)
     wired.deaf.add("telco")
     with pytest.raises(PartyAbsent), wired.fed:
-        crew.sums()
+        workers.sums()
     events = (tmp_path / "bank" / "events.jsonl").read_text()
     assert "'telco' is absent during Probe.sums" in events
 
@@ -296,7 +296,7 @@ def test_a_hello_that_is_answered_with_nonsense_names_the_party(tmp_path, monkey
 def test_a_relay_that_takes_nothing_more_makes_its_party_absent(wire_up):
     """A large message to a process that stands still must not block the watch, nor the caller."""
     wired = wire_up(stall_seconds=1.0)
-    crew = wired.fed.workers(Probe)
+    workers = wired.fed.workers(Probe)
     stands, goes_on = threading.Event(), threading.Event()
 
     def stand_still():
@@ -307,10 +307,10 @@ def test_a_relay_that_takes_nothing_more_makes_its_party_absent(wire_up):
     assert stands.wait(10)  # a ping was the last it took
     began = time.perf_counter()
     with pytest.raises(PartyAbsent, match="'telco' is absent"):
-        crew["telco"].step(np.ones(8_000_000, np.float32))
+        workers["telco"].step(np.ones(8_000_000, np.float32))
     assert time.perf_counter() - began < 20
     assert set(wired.engine.absent) == {"telco"}
-    assert crew["bank"].sums().sum() > 0
+    assert workers["bank"].sums().sum() > 0
     goes_on.set()
 
 
@@ -318,20 +318,20 @@ def test_a_coordinator_that_slept_blames_nobody(wire_up, monkeypatch):
     clock = Clock()
     monkeypatch.setattr("fedmend.federation.engines.flare.link.time", clock)
     wired = wire_up(stall_seconds=2.0)
-    with wired.fed.workers(Probe) as crew:
-        crew.sums()
+    with wired.fed.workers(Probe) as workers:
+        workers.sums()
         clock.slept = 3600.0
         time.sleep(1.2)  # the watch has looked twice since
         assert wired.engine.absent == {}
-        assert crew["bank"].sums().sum() > 0
+        assert workers["bank"].sums().sum() > 0
 
 
 def test_a_coordinator_killed_in_a_loop_and_resumed_agrees_with_the_parties(wire_up, tmp_path):
     first = wire_up()
-    crew = first.fed.workers(Probe)
-    crew.sums()
+    workers = first.fed.workers(Probe)
+    workers.sums()
     for _ in range(7):
-        crew.step(np.ones(3, np.float32))
+        workers.step(np.ones(3, np.float32))
     first.ledger._window.clear()  # what a killed process takes with it
     first.ledger.close()
     for host in first.hosts.values():

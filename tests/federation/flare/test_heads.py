@@ -24,10 +24,10 @@ def run(wire_up, tmp_path):
     """A finished run: its folder, as the coordinator has it."""
     wired = wire_up()
     wired.engine.ledgers = tmp_path / "ledgers"
-    with wired.fed.workers(Probe) as crew:
-        crew.sums()
+    with wired.fed.workers(Probe) as workers:
+        workers.sums()
         for _ in range(4):
-            crew.step(np.ones(3, np.float32))
+            workers.step(np.ones(3, np.float32))
     exchange_heads(wired.fed)
     wired.fed.close()
     for host in wired.hosts.values():
@@ -128,16 +128,16 @@ def test_a_chain_made_anew_by_its_owner_is_noticed(run):
 
 
 def test_a_coordinator_cannot_pass_on_another_head(wired):
-    crew = wired.fed.workers(LedgerHeadWorker)
+    workers = wired.fed.workers(LedgerHeadWorker)
     from fedmend.secure.channel import introduce
 
-    introduce(crew)
-    given = crew["bank"].head(["telco"])
-    for box in (given[COORDINATOR], [1, "0" * 64]):
+    introduce(workers)
+    given = workers["bank"].head(["telco"])
+    for sealed in (given[COORDINATOR], [1, "0" * 64]):
         with pytest.raises(CryptoError):
-            crew["telco"].note({"bank": box}, [0, "0" * 64])
+            workers["telco"].note({"bank": sealed}, [0, "0" * 64])
     with pytest.raises(CryptoError, match="something else than the head"):
-        crew["telco"].note({}, [0, "no hash\n"])
+        workers["telco"].note({}, [0, "no hash\n"])
     assert not [each for each in read_ledger(wired.hosts["telco"]._ledger.path) if Head.of(each)]
 
 
@@ -145,8 +145,8 @@ def test_a_party_that_takes_no_part_does_not_spoil_the_run(wire_up, caplog):
     wired = wire_up(policies={"telco": Policy(workers=frozenset({"Probe"}))})
     exchange_heads(wired.fed)
     assert "were not exchanged: party 'telco' refused" in caplog.text
-    with wired.fed.workers(Probe) as crew:
-        assert crew["bank"].sums().sum() > 0
+    with wired.fed.workers(Probe) as workers:
+        assert workers["bank"].sums().sum() > 0
 
 
 def test_in_one_process_there_is_nothing_to_exchange(local):
@@ -155,8 +155,8 @@ def test_in_one_process_there_is_nothing_to_exchange(local):
 
 
 def test_without_heads_verify_says_what_it_cannot_notice(wired, tmp_path, capsys):
-    with wired.fed.workers(Probe) as crew:
-        crew.sums()
+    with wired.fed.workers(Probe) as workers:
+        workers.sums()
     wired.fed.close()
     assert call("ledger", tmp_path, "--verify") == 0
     assert "an end that was cut off would not be noticed" in capsys.readouterr().out

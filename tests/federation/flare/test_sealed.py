@@ -104,7 +104,7 @@ def test_open_between_machines_if_asked_for(machines):
 
 
 def test_a_party_that_dies_comes_back_with_new_keys(machines, tmp_path):
-    """Boxes are numbered for each pair; those of the broken session must not be waited for.
+    """Messages are numbered for each pair; those of the broken session must not be waited for.
 
     The run goes on to the same bit as one that was not broken, by the secrets the parties kept.
     """

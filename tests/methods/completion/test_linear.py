@@ -234,7 +234,7 @@ def test_what_crosses_and_to_whom():
     to_a = [entry for entry in entries if entry.receiver == "bank"]
     assert {entry.kind for entry in to_a} == {"control"}
     assert max(entry.bytes for entry in to_a) < 2000
-    # the one statistic goes to B in a box
+    # the one statistic goes to B in an encrypted message
     statistics = [entry for entry in entries if entry.kind == "statistic"]
     assert statistics
     assert all(entry.sealed_for == "telco" for entry in statistics)

@@ -106,7 +106,7 @@ def test_split_equals_one_piece() -> None:
     np.testing.assert_allclose(found["income"].spread, off, rtol=1e-4)
 
 
-def test_boxes_change_no_bit() -> None:
+def test_messages_change_no_bit() -> None:
     a, b = sides()
     made = []
     for seal in (False, True):

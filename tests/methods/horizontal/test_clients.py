@@ -119,7 +119,7 @@ def test_a_kill_between_two_parties_savings_mixes_no_rounds(tmp_path) -> None:
             whole.run_round()
             if number < 3:
                 whole.save_checkpoint(path)
-        whole._crews["train"]["p0"].save_state(f"{path}.parties", 3)
+        whole._groups["train"]["p0"].save_state(f"{path}.parties", 3)
     with FederatedClients(federation(2), method, SMALL) as later:
         later.load_checkpoint(path)
         assert later.round == 2

@@ -232,11 +232,11 @@ def correct_labels(
     corrected = into.on(dataset)
     posterior = model.posterior_[:aligned].astype(np.float32)
     likelihood = vote_likelihood(model)[:aligned].astype(np.float32)
-    with into.workers(CorrectedLabelWorker) as crew:
+    with into.workers(CorrectedLabelWorker) as workers:
         for party in into.names:
             if party != to:
-                crew[party].release(dataset, corrected.scope)
-        facts = crew[to].adopt(
+                workers[party].release(dataset, corrected.scope)
+        facts = workers[to].adopt(
             dataset,
             corrected.scope,
             fed.scope,
@@ -248,7 +248,7 @@ def correct_labels(
         )
         if isinstance(model, InC) and model.network_.parties == [to]:
             assert model.network_.server is not None
-            crew[to].keep_model(dataset, model.network_.model, model.network_.server.give_top())
+            workers[to].keep_model(dataset, model.network_.model, model.network_.server.give_top())
     corrected.note_alignment(into.alignment)
     return CorrectedLabels(corrected, to, **facts)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedmend._parameters import POSITIVE, Rules, one_of, parameters, wrong_values
 from fedmend.errors import ConfigError, DataError, FedmendWarning, Refused
-from fedmend.federation import COORDINATOR, Crew, Federation, require_federation
+from fedmend.federation import COORDINATOR, Federation, WorkerGroup, require_federation
 from fedmend.federation.labels import keep_probability
 from fedmend.learn import metrics
 from fedmend.methods.annotators import aggregation as crowd
@@ -100,20 +100,20 @@ class Annotators:
         everyone = list(self.parties)
         if self._key_holder is not None and self._key_holder not in everyone:
             everyone.append(self._key_holder)
-        self._crew = self.fed.workers(
+        self._workers = self.fed.workers(
             LabelWorker, parties=everyone, rule=self._rule, annotators=len(self.parties)
         )
         try:
             self._sums = SumSession(
-                self._crew, mode=self._mode, parties=self.parties, key_holder=self._key_holder
+                self._workers, mode=self._mode, parties=self.parties, key_holder=self._key_holder
             )
         except BaseException:
-            self._crew.stop()
+            self._workers.stop()
             raise
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._crew.stop()
+        self._workers.stop()
 
     # ------------------------------------------------------------------ set-up
 
@@ -126,7 +126,7 @@ class Annotators:
         """Agree on the classes; returns how many rows each party labels."""
         self.classes = self._agree(classes)
         counts = {
-            party: int(self._crew[party].attach(self.classes, label_dp, keep))
+            party: int(self._workers[party].attach(self.classes, label_dp, keep))
             for party in self.parties
         }
         if not any(counts.values()):
@@ -141,7 +141,7 @@ class Annotators:
         else:
             seen: dict[Any, str] = {}
             for party in self.parties:
-                for value in self._crew[party].classes():
+                for value in self._workers[party].classes():
                     seen.setdefault(value, party)
             _check_types(seen)
             agreed = sorted(seen)
@@ -162,7 +162,7 @@ class Annotators:
     def turns(self, turns: np.ndarray) -> np.ndarray:
         """The vote of the party whose turn it is, row by row (`turns` holds party numbers)."""
         for number, party in enumerate(self.parties):
-            self._crew[party].take_turns(turns, number)
+            self._workers[party].take_turns(turns, number)
         return self._sums.sum("turns", between=(0, 1)).values
 
     def evidence(self) -> np.ndarray:
@@ -184,22 +184,22 @@ class Annotators:
 
     def told(self, method: str) -> dict[str, Any]:
         """What the parties whose policies let it out say: "expertise" (T), "standing", …"""
-        return permitted(self._crew, self.parties, method)
+        return permitted(self._workers, self.parties, method)
 
     def _ask_all(self, method: str, *args: Any) -> None:
-        if len(self._crew) == len(self.parties):
-            getattr(self._crew, method)(*args)
+        if len(self._workers) == len(self.parties):
+            getattr(self._workers, method)(*args)
             return
         for party in self.parties:  # a key holder without labels is in the group too
-            getattr(self._crew[party], method)(*args)
+            getattr(self._workers[party], method)(*args)
 
 
-def permitted(crew: Crew, parties: Sequence[str], method: str) -> dict[str, Any]:
+def permitted(workers: WorkerGroup, parties: Sequence[str], method: str) -> dict[str, Any]:
     """Ask each party; who refuses is left out, with a warning."""
     answers = {}
     for party in parties:
         try:
-            answers[party] = getattr(crew[party], method)()
+            answers[party] = getattr(workers[party], method)()
         except Refused as refusal:
             warnings.warn(str(refusal), FedmendWarning, stacklevel=4)
     return answers
@@ -683,11 +683,11 @@ class CrowdEstimator(NetworkEstimator):
             raise ConfigError(
                 f"{wrong[0]!r} gave no labels. Mend: some of {', '.join(self.label_parties_)}"
             )
-        with self.fed_.workers(LabelWorker, parties=asking) as crew:
-            crew.review(self.posterior_.astype(np.float32), self.classes_.tolist(), doubt)
+        with self.fed_.workers(LabelWorker, parties=asking) as workers:
+            workers.review(self.posterior_.astype(np.float32), self.classes_.tolist(), doubt)
             if path is not None:
-                crew.write_review(os.fspath(path))
-            told = permitted(crew, asking, "suspicious")
+                workers.write_review(os.fspath(path))
+            told = permitted(workers, asking, "suspicious")
         return {party: told.get(party) for party in asking}
 
     # ------------------------------------------------------------------ keeping

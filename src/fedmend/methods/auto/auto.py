@@ -129,22 +129,22 @@ class BlendNetwork(Judged):
             for slug, name in names.items():
                 self.members[slug].network_.leave_outputs(fed, [[segment, count]], name)
             parts.append({"names": list(names.values()), "weights": list(heard.values())})
-        with fed.workers(BlendWorker, parties=[self.label_party], model=self.model) as crew:
-            worker = crew[self.label_party]
+        with fed.workers(BlendWorker, parties=[self.label_party], model=self.model) as workers:
+            worker = workers[self.label_party]
             worker.attach([list(each) for each in segments])
             worker.mix(parts)
             yield worker
 
     def save(self, path: str, member: str = "") -> None:
-        with self.fed.workers(BlendWorker, model=self.model) as crew:
-            crew.save(path, member)
+        with self.fed.workers(BlendWorker, model=self.model) as workers:
+            workers.save(path, member)
         for slug, each in self.members.items():
             each.network_.save(path, slug)
 
     def load(self, path: str, member: str = "") -> Self:
-        with self.fed.workers(BlendWorker, model=self.model) as crew:
-            crew.load(path, member)
-            self.take_about(crew[self.label_party].about())
+        with self.fed.workers(BlendWorker, model=self.model) as workers:
+            workers.load(path, member)
+            self.take_about(workers[self.label_party].about())
         return self
 
     def take_about(self, about: Mapping[str, Any]) -> None:
@@ -158,8 +158,8 @@ class BlendNetwork(Judged):
                 "several models decide, and stay with it",
                 f"predict at {self.label_party!r}, or a method whose top can be handed out",
             )
-        with self.fed.workers(BlendWorker, parties=[party], model=self.model) as crew:
-            crew[party].save_manifest(path, manifest)
+        with self.fed.workers(BlendWorker, parties=[party], model=self.model) as workers:
+            workers[party].save_manifest(path, manifest)
 
 
 # ---------------------------------------------------------------- the choice
@@ -181,9 +181,9 @@ class _Contest:
     def run(self, resume: bool) -> int:
         """Try them; how many folds were used."""
         counts, party = self.fed.alignment, self.network.label_party
-        with self.fed.workers(BlendWorker, model=self.network.model) as crew:
+        with self.fed.workers(BlendWorker, model=self.network.model) as workers:
             tasks = {name: self.how.task if name == party else None for name in self.fed.names}
-            told = {name: crew[name].create(task) for name, task in tasks.items()}
+            told = {name: workers[name].create(task) for name, task in tasks.items()}
         self.network.take_about(told[party])
         least = max(LEAST, *(int(each["least"]) for each in told.values()))
         real, alone = counts.aligned - counts.completed, counts.unaligned[party]
@@ -270,8 +270,8 @@ class _Contest:
     @contextmanager
     def _worker(self, fed: Federation) -> Iterator[Any]:
         party, model = self.network.label_party, self.network.model
-        with fed.workers(BlendWorker, parties=[party], model=model) as crew:
-            yield crew[party]
+        with fed.workers(BlendWorker, parties=[party], model=model) as workers:
+            yield workers[party]
 
     def choose(self, metric: str) -> dict[str, Any]:
         able = self.able()

@@ -97,7 +97,7 @@ if TYPE_CHECKING:
     import os
 
     from fedmend.data.table import Table
-    from fedmend.federation.federation import Crew
+    from fedmend.federation.federation import WorkerGroup
     from fedmend.federation.site import Site
 
 __all__ = ["LocalTrees", "SecureBoost"]
@@ -423,10 +423,10 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         """Decide the splits; encrypted for each partner the cuts whose sides are needed, if any."""
         return self._requests(self.boosting.choose())
 
-    @exposed(kind="control", takes={"box": "side"})
-    def take_sides(self, box: Sealed, sender: str) -> None:
+    @exposed(kind="control", takes={"sealed": "side"})
+    def take_sides(self, sealed: Sealed, sender: str) -> None:
         """Of the rows that a partner knows; all others go where its missing cells go."""
-        packed = self.open(box, sender=sender, kind="side")
+        packed = self.open(sealed, sender=sender, kind="side")
         known = np.concatenate(
             [np.full(end - at, is_known(name, sender)) for name, at, end in spans(self._segments)]
         )
@@ -700,7 +700,7 @@ class TreeEnsemble(Judged):
 
     def _grow(
         self,
-        passive: Crew,
+        passive: WorkerGroup,
         active: Any,
         segments: Segments,
         least: int,
@@ -742,7 +742,12 @@ class TreeEnsemble(Judged):
         return int(active.keep_trees())
 
     def _tree(
-        self, tree: int, passive: Crew, active: Any, aligned: int, histograms: Mapping[str, Any]
+        self,
+        tree: int,
+        passive: WorkerGroup,
+        active: Any,
+        aligned: int,
+        histograms: Mapping[str, Any],
     ) -> int:
         """Grow one of each output; how many outputs go on."""
         if not histograms:
@@ -790,7 +795,7 @@ class TreeEnsemble(Judged):
             )
         return found
 
-    def _exchange(self, passive: Crew, active: Any, requests: Mapping[str, Sealed]) -> None:
+    def _exchange(self, passive: WorkerGroup, active: Any, requests: Mapping[str, Sealed]) -> None:
         """Let partners tell the label party the sides it asks for."""
         for name, request in requests.items():
             active.take_sides(passive[name].sides_for(self.label_party, request), name)
@@ -864,7 +869,7 @@ class _Workers:
         names = network.passive if asked is None else asked
         self.asked = [name for name in names if name in fed.names]
 
-    def __enter__(self) -> tuple[Crew, Any]:
+    def __enter__(self) -> tuple[WorkerGroup, Any]:
         network = self.network
         self._passive = self.fed.workers(PassiveTrees, parties=self.asked, model=network.model)
         try:

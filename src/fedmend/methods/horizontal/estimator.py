@@ -46,7 +46,7 @@ from fedmend._parameters import (
 )
 from fedmend.data.encode import Encoder
 from fedmend.errors import ConfigError, DataError, NotFitted, PrivacyWarning, ResumeError
-from fedmend.federation import COORDINATOR, Crew, Each, Federation
+from fedmend.federation import COORDINATOR, Each, Federation, WorkerGroup
 from fedmend.federation.bound import declare
 from fedmend.learn.metrics import as_share, expected_error, f1_of
 from fedmend.learn.optim import OptimizerSpec
@@ -138,8 +138,8 @@ class FederatedClients:
         self.label_dp = label_dp
         self.folder: Path | None = None
         self.privacy: dict[str, Any] | None = None
-        self._crews: dict[str, Crew] = {}
-        self._told: Crew | None = None
+        self._groups: dict[str, WorkerGroup] = {}
+        self._told: WorkerGroup | None = None
         self.server = server or Server()
         if common is None:
             views = {"noise": noise, "drop": drop, "flip": flip}
@@ -166,11 +166,11 @@ class FederatedClients:
     def _agree(
         self, views: dict[str, Any], net: str, hidden: Sequence[int], width: int
     ) -> dict[str, Any]:
-        with self.fed.workers(ClientWorker, run=self.run) as crew:
-            described = crew.columns()
+        with self.fed.workers(ClientWorker, run=self.run) as workers:
+            described = workers.columns()
             schema = common_schema(described)
             label, classes = common_classes(described)
-            found = crew.moments(schema.to_dict())
+            found = workers.moments(schema.to_dict())
         dtype = "float64" if self.settings.precision == "float64" else "float32"
         encoder = common_encoder(schema, found, dtype)
         spec = _net_for(Encoder.from_dict(encoder), net, hidden, width, len(classes))
@@ -182,24 +182,24 @@ class FederatedClients:
             "views": views,
         }
 
-    def _crew(self, fed: Federation) -> Crew:
+    def _workers(self, fed: Federation) -> WorkerGroup:
         """Prepared workers on the rows of this federation, kept for the next time."""
-        if fed.scope not in self._crews:
-            crew = fed.workers(self.worker_type, run=self.run)
-            self._crews[fed.scope] = crew
-            crew.prepare(self.common)
-        return self._crews[fed.scope]
+        if fed.scope not in self._groups:
+            workers = fed.workers(self.worker_type, run=self.run)
+            self._groups[fed.scope] = workers
+            workers.prepare(self.common)
+        return self._groups[fed.scope]
 
-    def _training(self) -> Crew:
+    def _training(self) -> WorkerGroup:
         """Those that train; under randomised response, apart from those that evaluate."""
         if self.label_dp is None:
-            return self._crew(self.fed)
+            return self._workers(self.fed)
         if self._told is None:
-            crew = self._told = self.fed.workers(self.worker_type, run=self.run)
+            workers = self._told = self.fed.workers(self.worker_type, run=self.run)
             folder = None if self.folder is None else str(self.folder)
-            told = crew.tell_labels(float(self.label_dp), self.classes, folder)
+            told = workers.tell_labels(float(self.label_dp), self.classes, folder)
             self.privacy = account_of({name: each for name, each in told.items() if each})
-            crew.prepare(self.common)
+            workers.prepare(self.common)
         return self._told
 
     # ------------------------------------------------------------------ rounds
@@ -229,17 +229,19 @@ class FederatedClients:
         if not self.settings.carry_momentum:
             done = self._drawn(names).train_round(self.weights, number, sent or None)
         else:
-            crew, done = self._training(), {}
+            workers, done = self._training(), {}
             for name in names:
                 momentum = self.momentum
-                done[name] = crew[name].train_round(self.weights, number, sent or None, momentum)
+                done[name] = workers[name].train_round(self.weights, number, sent or None, momentum)
                 self.momentum = done[name]["momentum"]
         told = ("weights", "rows", "steps", "measures", "extras")
         return [Update(name, *(done[name][key] for key in told)) for name in names]
 
-    def _drawn(self, names: Sequence[str]) -> Crew:
+    def _drawn(self, names: Sequence[str]) -> WorkerGroup:
         handles = self._training()._handles
-        return Crew(self.fed.engine, self.worker_type, {name: handles[name] for name in names})
+        return WorkerGroup(
+            self.fed.engine, self.worker_type, {name: handles[name] for name in names}
+        )
 
     # ------------------------------------------------------------------ using
 
@@ -254,9 +256,9 @@ class FederatedClients:
 
         From counts the parties tell; the AUC to the width of its bins (`learn.tallies.ranks`).
         """
-        crew = self._crew(fed or self.fed)
-        scale = scale_of(list(crew.odds(self.averaged).values()))
-        found, counts, rows = _confusion(crew.confusion(self.averaged, scale))
+        workers = self._workers(fed or self.fed)
+        scale = scale_of(list(workers.odds(self.averaged).values()))
+        found, counts, rows = _confusion(workers.confusion(self.averaged, scale))
         return {
             "accuracy": as_share(np.trace(counts) / rows),
             "auc": auc_of(
@@ -269,7 +271,7 @@ class FederatedClients:
 
     def accuracies(self, fed: Federation | None = None) -> tuple[float, dict[str, float]]:
         """The share of labelled rows that are right, and of each party's own, where it has some."""
-        found = self._crew(fed or self.fed).confusion(self.averaged)
+        found = self._workers(fed or self.fed).confusion(self.averaged)
         _, counts, rows = _confusion(found)
         parts = {name: each["counts"] for name, each in found.items()}
         own = {name: as_share(np.trace(n) / n.sum()) for name, n in parts.items() if n.any()}
@@ -277,16 +279,16 @@ class FederatedClients:
 
     def uncertainty_report(self, fed: Federation | None = None) -> dict[str, Any]:
         """Whether undecided rows err more, from the parties' counts of labelled rows."""
-        found = self._crew(fed or self.fed).tallies(self.averaged)
+        found = self._workers(fed or self.fed).tallies(self.averaged)
         return describe_tallies(list(found.values()))
 
     def probabilities(self, fed: Federation | None = None) -> dict[str, np.ndarray]:
         """Each party's rows in its own order, where it lets them out. **Shape** [n, K] each."""
-        return self._crew(fed or self.fed).predict(self.averaged)
+        return self._workers(fed or self.fed).predict(self.averaged)
 
     def predict_here(self, fed: Federation | None = None) -> dict[str, int]:
         """Let each party predict its rows and keep what it finds; how many there are."""
-        return self._crew(fed or self.fed).predict_here(self.averaged)
+        return self._workers(fed or self.fed).predict_here(self.averaged)
 
     def probabilities_of(self, table: Table) -> np.ndarray:
         """Rows of the coordinator's own. **Shape** [n, K]."""
@@ -299,9 +301,9 @@ class FederatedClients:
 
     def close(self) -> None:
         """Stop the workers."""
-        for crew in [*self._crews.values(), *([self._told] if self._told else [])]:
-            crew.stop()
-        self._crews.clear()
+        for workers in [*self._groups.values(), *([self._told] if self._told else [])]:
+            workers.stop()
+        self._groups.clear()
         self._told = None
 
     def __enter__(self) -> Self:
@@ -367,7 +369,7 @@ class HiddenClients(FederatedClients):
             raise ConfigError("a sum over one party is that party's. Mend: at least two in a round")
         self.mode = mode
         self._sessions: dict[tuple[str, ...], SumSession] = {}
-        self._summing: Crew | None = None
+        self._summing: WorkerGroup | None = None
 
     def run_round(self) -> RoundReport:
         """Draw parties, let them train, and learn the average of what they know then."""
@@ -775,8 +777,8 @@ class HorizontalEstimator(Estimator):
         told = {"alone": True, "history": []}
         saved = read_json(folder / MANIFEST, "a saved model") | told
         asked = [each for each in self.fed_.names if parties is None or each in parties]
-        with self.fed_.workers(ModelKeeper, parties=asked) as crew:
-            crew.keep(str(folder), kept, saved)
+        with self.fed_.workers(ModelKeeper, parties=asked) as workers:
+            workers.keep(str(folder), kept, saved)
         return []
 
     @classmethod
