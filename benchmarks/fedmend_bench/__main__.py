@@ -20,11 +20,13 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("name")
     parser.add_argument("--quick", action="store_true", help="an honest small version")
+    parser.add_argument("--resume", action="store_true", help="go on from what was measured before")
     parser.add_argument("--json", metavar="FILE", help="write the result here too")
     parser.add_argument("-o", "--option", action="append", default=[], metavar="KEY=VALUE")
     given = parser.parse_args(arguments)
     try:
-        result = run_bench(given.name, quick=given.quick, options=parse_options(given.option))
+        options = parse_options(given.option)
+        result = run_bench(given.name, quick=given.quick, resume=given.resume, options=options)
     except FedmendError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

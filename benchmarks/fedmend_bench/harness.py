@@ -63,6 +63,7 @@ REGISTRY: dict[str, str] = {
 
 
 WIDE = 220
+KEPT = Path("runs") / "bench"
 
 # ---------------------------------------------------------------- results
 
@@ -139,15 +140,26 @@ def run_bench(
     name: str,
     *,
     quick: bool = False,
+    resume: bool = False,
     options: Mapping[str, Any] | None = None,
     command: str | None = None,
 ) -> BenchResult:
-    """Import a benchmark, check the options against its ``run``, and run it."""
+    """Import a benchmark, check the options against its ``run``, and run it.
+
+    resume: every measurement is kept in a folder of the benchmark's own below `KEPT`, and what is
+    there is not measured again. Of a finished one that gives the table again, in seconds.
+    """
     known = available()
     if name not in known:
         raise ConfigError(f"there is no benchmark {name!r}: {did_you_mean(name, known)}")
     module = importlib.import_module(REGISTRY[name])
     options = dict(options or {})
+    if resume:
+        if "folder" not in inspect.signature(module.run).parameters:
+            raise ConfigError(
+                f"benchmark {name!r} keeps nothing to go on from. Mend: run it without --resume"
+            )
+        options.setdefault("folder", str(KEPT / (f"{name}-quick" if quick else name)))
     _check_options(name, module.run, options)
     result: BenchResult = module.run(quick=quick, **options)
     result.command = command or result.command or command_line(name, quick, options)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import types
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from fedmend._parameters import parse_options
 from fedmend.errors import ConfigError
 from fedmend_bench import harness
 from fedmend_bench.__main__ import main
+from fedmend_bench.cells import run_cells
 from fedmend_bench.harness import Bar, BenchResult, available, run_bench, show
 
 SOURCE = '''
@@ -91,6 +93,37 @@ def test_show_prints_rows_of_different_keys_and_bars():
     show(result, Console(file=stream, width=100))
     text = stream.getvalue()
     assert "2.5" in text and "ratio" in text and "<= 2" in text and "no" in text
+
+
+@dataclass(frozen=True)
+class Point:
+    x: int
+
+
+def test_resume_keeps_what_was_measured_and_goes_on_from_it(adding, tmp_path, monkeypatch):
+    module = types.ModuleType("kept_bench")
+    measured = []
+
+    def run(quick, folder=None):
+        (found,) = run_cells(
+            lambda cell: measured.append(cell) or {"x": cell.x}, [Point(7)], folder
+        )
+        return BenchResult("kept", [found])
+
+    module.run = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "kept_bench", module)
+    monkeypatch.setitem(harness.REGISTRY, "adding", "kept_bench")
+    monkeypatch.setattr(harness, "available", lambda: {"adding": ""})
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        result = run_bench("adding", quick=True, resume=True)
+        assert result.rows == [{"x": 7}] and "folder=runs/bench/adding-quick" in result.command
+    assert len(measured) == 1, "the second time it is read"
+
+
+def test_what_keeps_nothing_cannot_be_resumed(adding):
+    with pytest.raises(ConfigError, match="'adding' keeps nothing to go on from. Mend: run it"):
+        run_bench("adding", resume=True)
 
 
 def test_options_are_json_where_they_can_be():

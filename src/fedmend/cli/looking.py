@@ -103,6 +103,9 @@ def bench(
     quick: Annotated[
         bool, Option("--quick", help="an honest small version, under a minute")
     ] = False,
+    resume: Annotated[
+        bool, Option("--resume", help="keep measurements in runs/bench, and go on from those there")
+    ] = False,
     json_file: Annotated[
         Path | None, Option("--json", help="write the result here too", metavar="FILE")
     ] = None,
@@ -119,7 +122,8 @@ def bench(
         for each, words in harness.available().items():
             typer.echo(f"{each:<14} {words}")
         return
-    result = harness.run_bench(name, quick=quick, options=parse_options(option or []))
+    options = parse_options(option or [])
+    result = harness.run_bench(name, quick=quick, resume=resume, options=options)
     harness.show(result)
     if json_file is not None:
         result.write_json(json_file)
