@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
-from sklearn.metrics import r2_score
+from sklearn.metrics import f1_score, r2_score
 
 from fedmend.methods.completion.stacking import (
     class_weights,
+    decided,
     family_errors,
+    leaning,
     news,
     shrinkage,
     skill,
@@ -161,3 +163,33 @@ def test_tempered_probabilities(seed: int, classes: int, trust: float) -> None:
     np.testing.assert_allclose(found, expected / expected.sum(axis=1, keepdims=True), atol=1e-9)
     np.testing.assert_allclose(tempered(output, shares, 0.0), np.tile(shares, (20, 1)))
     np.testing.assert_allclose(tempered(output, shares, 1.0), output, atol=1e-9)
+
+
+def rare_class(strength: float, rows: int = 3000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """A class of one row in ten, and calibrated probabilities that know something of it."""
+    rng = np.random.default_rng(seed)
+    logit = rng.normal(-3.0, strength, rows)
+    share = 1 / (1 + np.exp(-logit))
+    return (rng.random(rows) < share).astype(np.int64), np.stack([1 - share, share], 1)
+
+
+def test_a_rare_class_is_said_where_that_costs_no_accuracy() -> None:
+    truth, output = rare_class(2.0)
+    shares = np.bincount(truth) / len(truth)
+    lean = leaning(truth, output, shares)
+    assert lean > 0
+    before, after = output.argmax(1), decided(output, shares, lean)
+    assert after.sum() > before.sum()
+    scores = [f1_score(truth, said, average="macro") for said in (before, after)]
+    assert scores[1] > scores[0]
+    lost = (before == truth).astype(float) - (after == truth)
+    assert lost.mean() <= 2 * lost.std() / np.sqrt(len(lost))
+
+
+def test_where_leaning_costs_accuracy_the_likeliest_class_stays() -> None:
+    # many rows just below one half: to say the rare class of these is wrong more often than right
+    truth = np.repeat([0, 1, 0], [6200, 3800, 10_000])
+    output = np.repeat([[0.62, 0.38], [1 - 1e-6, 1e-6]], 10_000, axis=0)
+    shares = np.array([0.9, 0.1])
+    assert decided(output, shares, 0.4).any()
+    assert not decided(output, shares, leaning(truth, output, shares)).any()

@@ -38,7 +38,9 @@ from fedmend.methods.completion.stacking import (
     CAREFUL_ERRORS,
     class_shares,
     class_weights,
+    decided,
     family_errors,
+    leaning,
     news,
     shrinkage,
     skill,
@@ -113,6 +115,7 @@ class SelfTrainingWorker(Worker):
         self._deviations: dict[str, np.ndarray] = {}
         self._weights: dict[str, dict[str, float]] = {}
         self._trusted: dict[str, tuple[np.ndarray, float]] = {}
+        self._leans: dict[str, tuple[np.ndarray, float]] = {}
         self._residuals: dict[str, float] = {}
         self._skills: dict[str, float] = {}
         self._tried: dict[str, list[_Try]] = {}
@@ -197,10 +200,12 @@ class SelfTrainingWorker(Worker):
             errors[name] = family_errors(truth, outputs, train)
             if target.is_class:
                 self._weights[name] = class_weights(goal, outputs)
+                shares = class_shares(train, len(target.classes))
                 if target.aside is not None:
-                    shares = class_shares(train, len(target.classes))
                     found = news(truth, self._stack(name, outputs), target.aside[rows], shares)
                     self._trusted[name] = shares, found
+                lean = leaning(truth, self._stack(name, outputs), shares)
+                self._leans[name] = shares, lean
             else:
                 weights = value_weights(goal, outputs, within=OUTLYING)
                 self._weights[name] = weights
@@ -210,7 +215,7 @@ class SelfTrainingWorker(Worker):
                     share = shrinkage(goal, self._stack(name, outputs), wide)
                     self._weights[name] = {key: share * each for key, each in weights.items()}
             first = self._stack(name, tried[0].outputs)
-            self._trial[name] = first.argmax(axis=1) if target.is_class else first
+            self._trial[name] = self._class(name, first) if target.is_class else first
             self._trial_rows = tried[0].rows
             stack = self._stack(name, outputs)
             self._skills[name] = skill(truth, stack, train)
@@ -228,6 +233,10 @@ class SelfTrainingWorker(Worker):
         if name not in self._trusted:
             return outputs
         return tempered(outputs, *self._trusted[name])
+
+    def _class(self, name: str, output: np.ndarray) -> np.ndarray:
+        """The likeliest class, or where that was found to pay a rarer one nearly as likely."""
+        return decided(output, *self._leans[name]) if name in self._leans else output.argmax(1)
 
     # ------------------------------------------------------------------ Algorithm 2, lines 7-19
 
@@ -256,20 +265,27 @@ class SelfTrainingWorker(Worker):
         stack = self._stack(name, outputs)
         each = np.stack([self._tempered(name, values) for values in outputs.values()])
         if target.is_class:
-            if rule != "spread" or len(each) == 1:
-                return pseudo.probability(stack, alpha)
-            labels, best = pseudo.spread(each, alpha), stack.argmax(1)
-        elif rule == "published":
+            agree = rule == "spread" and len(each) > 1
+            labels = pseudo.spread(each, alpha) if agree else pseudo.probability(stack, alpha)
+            return self._leant(name, labels, stack, alpha)
+        if rule == "published":
             return pseudo.published(stack, target.labels[target.labelled], alpha)
-        else:
-            # how far the families are apart, and how far off the model is by itself
-            residual: Any = self._residuals.get(name)
-            if residual is None:
-                own = self._deviations.get(name)
-                residual = 0.0 if own is None else np.nan_to_num(own[rows])
-            labels, best = pseudo.spread(each, alpha, scale=1.0, residual=residual), stack
+        # how far the families are apart, and how far off the model is by itself
+        residual: Any = self._residuals.get(name)
+        if residual is None:
+            own = self._deviations.get(name)
+            residual = 0.0 if own is None else np.nan_to_num(own[rows])
+        labels = pseudo.spread(each, alpha, scale=1.0, residual=residual)
         # the value is the stack's, also where families that differ are no evidence for any
-        return pseudo.PseudoLabels(best, labels.mask, labels.weight, labels.score)
+        return pseudo.PseudoLabels(stack, labels.mask, labels.weight, labels.score)
+
+    def _leant(
+        self, name: str, labels: pseudo.PseudoLabels, stack: np.ndarray, alpha: float
+    ) -> pseudo.PseudoLabels:
+        """The stack's classes; a class that is not the likeliest is as much less sure."""
+        best = self._class(name, stack)
+        score = labels.score * stack[np.arange(len(stack)), best] / stack.max(1)
+        return pseudo.PseudoLabels(best, score >= alpha, score, score)
 
     @exposed(kind="control")
     def finish(self) -> None:
