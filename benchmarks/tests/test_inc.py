@@ -75,6 +75,35 @@ def test_a_corrector_beside_the_tables(tmp_path: Path) -> None:
     assert kept.read_text("utf-8") == written
 
 
+def test_one_stage_alone() -> None:
+    methods = "InC initialise only,InC product,InC product correct only"
+    options = {"kinds": "symmetric", "settings": "high-large", "rows": 500}
+    rows = bench(methods=methods, **options).rows
+    right = {row["method"]: row["high-large"] for row in rows if row["of"] == "corrected"}
+    majority = bench(methods="MJ", **options).rows[-1]["high-large"]
+    # votes as they are, ties apart; and correction from the first epoch on is another training
+    assert right["InC initialise only"] == pytest.approx(majority, abs=0.03)
+    assert right["InC product"] > right["InC initialise only"]
+    assert right["InC product correct only"] not in (right["InC product"], majority)
+
+
+def test_defaults_beside_dawid_skene_and_the_majority(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"crowds": "breast-cancer", "annotators": 3, "rows": 250}
+    options |= {"seeds": 2, "folder": str(tmp_path)}
+    found = bench(**options)
+    assert [row["method"] for row in found.rows] == ["InC", "EM", "MJ"]
+    right = [row["labels right"] for row in found.rows]
+    assert right[0] >= right[1] > right[2] > 0.9
+    assert min(row["auc"] for row in found.rows) > 0.95
+    assert [bar.name.split(",")[1] for bar in found.bars] == [
+        " 3 annotators: AUC behind EM",
+        " 3 annotators: AUC behind MJ",
+    ]
+    assert bench(**options).rows == found.rows, "taken from the folder"
+    with pytest.raises(ConfigError, match="annotators: there is no '4'"):
+        bench(**options | {"annotators": 4})
+
+
 @pytest.mark.parametrize("network", ["LR", "default"])
 def test_the_cost_of_protection(network: str) -> None:
     rows, bars = cost(200, 2, 1, network)

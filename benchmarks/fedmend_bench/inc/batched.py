@@ -28,6 +28,7 @@ class MethodSpec:
     """How a method gets its targets; `rule` is InC's posterior, None for the baselines.
 
     part: with crossfit, the half of the rows a helper is trained on (1 or 2), 0 for the result.
+    initial: the share of the epochs that is stage 1; with all of them no label is corrected.
     """
 
     kind: str
@@ -35,6 +36,7 @@ class MethodSpec:
     soft: bool = False
     crossfit: bool = False
     part: int = 0
+    initial: float = 0.5
 
 
 SPECS: dict[str, MethodSpec] = {
@@ -47,6 +49,10 @@ SPECS: dict[str, MethodSpec] = {
     "InC product": MethodSpec("inc", "product", soft=True),
     "InC product hard": MethodSpec("inc", "product"),
     "InC crossfit": MethodSpec("inc", "product", soft=True, crossfit=True),
+    # The paper's Figure 4: one of the two stages alone.
+    "InC initialise only": MethodSpec("inc", "product", soft=True, initial=1.0),
+    "InC row correct only": MethodSpec("inc", "row", initial=0.0),
+    "InC product correct only": MethodSpec("inc", "product", soft=True, initial=0.0),
 }
 TABLE_METHODS = ("Random", "MJ", "EM", "InC row", "InC product")
 
@@ -238,6 +244,8 @@ class BatchedMethods:
             elif kind == "em":
                 inferred = dawid_skene(self.votes) if inferred is None else inferred
                 method.posterior = inferred
+            elif method.spec.initial == 1:
+                method.posterior = soft  # which nothing corrects
             self._put(method, soft if kind in ("inc", "random") else method.targets() * known)
 
     def train(self, epochs: int) -> None:
@@ -246,14 +254,13 @@ class BatchedMethods:
             for method in self.methods:
                 if method.spec.kind == "random":
                     self._put(method, self._turns(epoch))
-            if epoch > epochs // 2:
-                self._correct()
+            self._correct([m for m in self.methods if epoch > int(m.spec.initial * epochs)])
             self.networks.epoch(epoch)
-        self._correct()
+        self._correct([m for m in self.methods if m.spec.initial < 1])
 
-    def _correct(self) -> None:
-        leaders = [m for m in self.methods if m.spec.rule is not None and m.spec.part == 0]
-        for method in leaders:
+    def _correct(self, those: Sequence[Method]) -> None:
+        """A step of stage 2 for those of the methods that have one."""
+        for method in [m for m in those if m.spec.rule is not None and m.spec.part == 0]:
             helpers = [m for m in self.methods if m.name == method.name and m is not method]
             predicted = self._predicted(helpers[1] if helpers else method)
             if helpers:

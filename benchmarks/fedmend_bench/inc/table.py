@@ -2,6 +2,7 @@
 
     fedmend bench inc -o datasets=letter -o models=lr -o seeds=3
     fedmend bench inc -o datasets=letter,covertype -o methods=all -o device=cuda -o folder=out
+    fedmend bench inc -o crowds=bank,labelme -o rows=2000
 
 Every data set, model and kind of noise is one batch of runs: all methods, settings and seeds train
 side by side. What a federation adds is measured apart (`cost`). Accuracies are means over seeds,
@@ -23,9 +24,10 @@ from fedmend.split.config import resolve_device
 from fedmend_bench.harness import Bar, BenchResult, device_name
 from fedmend_bench.inc import federated
 from fedmend_bench.inc.batched import CLEAN, SPECS, TABLE_METHODS, Outcome
+from fedmend_bench.inc.crowds import SILENT, TABLES, compare
 from fedmend_bench.inc.data import HUMAN, KINDS, SPANS, paper_table
 from fedmend_bench.inc.runs import MODELS, Finding, finding, plans
-from fedmend_bench.options import chosen
+from fedmend_bench.options import chosen, listed
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +63,8 @@ def run(
     device: str = "auto",
     cost: bool = True,
     corrector: str | None = None,
+    crowds: str | Sequence[str] = (),
+    annotators: str | Sequence[int] = (3, 10, 30),
     folder: str | None = None,
 ) -> BenchResult:
     """All that is named; `rows` keeps a part of each data set. `quick` is a smoke test.
@@ -68,9 +72,21 @@ def run(
     folder: for the outcomes of each batch of runs; those found there are not trained again.
     sheets: how many of CIFAR's five training sheets to read.
     corrector: measure InC with a corrector of this model instead, over a federation.
+    crowds: measure InC's defaults beside those of EM and MJ instead, on these tables with so many
+    `annotators`, and on LabelMe (`crowds.py`).
     """
     if quick:
         seeds, epochs, rows = min(seeds, 2), min(epochs, 10), min(rows or 2000, 2000)
+    if crowds:
+        counts = [str(each) for each in SILENT]
+        lines, promises = compare(
+            chosen("crowds", crowds, (*TABLES, "labelme")),
+            [int(each) for each in chosen("annotators", map(str, listed(annotators)), counts)],
+            seeds=seeds,
+            rows=rows or 2000,
+            folder=folder,
+        )
+        return BenchResult(NAME, lines, promises, device=device_name("cpu"))
     if corrector is not None:
         (corrector,) = chosen("corrector", corrector, MODELS)
         return _corrector(

@@ -26,6 +26,15 @@ def test_the_loss_of_held_out_votes_by_hand() -> None:
     assert crowds.held_out_loss(predicted, evidence) == pytest.approx(by_hand)
 
 
+def test_a_loss_is_less_only_by_more_than_its_standard_error() -> None:
+    rng = np.random.default_rng(0)
+    plain = rng.normal(1.0, 0.3, 400)
+    spared = rng.normal(0.0, 0.5, 400)
+    spared -= spared.mean()
+    for gain, clear in ((0.02, False), (0.03, True), (-0.1, False)):  # an error is .025
+        assert crowds.clearly_less(plain - spared - gain, than=plain) == clear
+
+
 @pytest.mark.parametrize("method", [EM, MJ])
 def test_a_network_stops_before_it_learns_the_errors_by_heart(method: Any, crowd_of: Make) -> None:
     crowd = crowd_of(rates=(0.25, 0.3, 0.35), seed=1)

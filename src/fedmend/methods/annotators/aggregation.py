@@ -160,15 +160,30 @@ def log_of(shares: np.ndarray) -> np.ndarray:
     return np.log(np.maximum(shares, 1e-9))
 
 
-def held_out_loss(predicted: np.ndarray, evidence: np.ndarray) -> float:
-    """Minus the mean log-likelihood of what was said of rows, by predictions that never saw it.
+def held_out_losses(predicted: np.ndarray, evidence: np.ndarray) -> np.ndarray:
+    """Minus the log-likelihood of what was said of each row, by predictions that never saw it.
 
     predicted: how likely each class is. evidence: log-likelihood of all votes on the row under each
-    class. No label is taken to be true. **Shape** both [n, C].
+    class. No label is taken to be true. **Shape** both [n, C] -> [n].
     """
     most = evidence.max(1)
     explained = (predicted * np.exp(evidence - most[:, None])).sum(1)
-    return float(-(np.log(np.maximum(explained, 1e-9)) + most).mean())
+    return np.asarray(-(np.log(np.maximum(explained, 1e-9)) + most))
+
+
+def held_out_loss(predicted: np.ndarray, evidence: np.ndarray) -> float:
+    """Their mean."""
+    return float(held_out_losses(predicted, evidence).mean())
+
+
+def clearly_less(losses: np.ndarray, than: np.ndarray) -> bool:
+    """Whether losses of the same rows are less by more than a standard error. **Shape** both [n].
+
+    >>> clearly_less(np.zeros(4), np.array([0.0, 0.0, 0.0, 1.0]))
+    False
+    """
+    spared = than - losses
+    return bool(spared.mean() > spared.std() / np.sqrt(max(len(spared), 1)))
 
 
 def class_shares(weights: np.ndarray) -> np.ndarray:

@@ -58,7 +58,9 @@ PAPER: dict[str, Any] = {
 """50 + 50 epochs, Adam 1e-3, batches of 1 % of the rows. The paper does not give the networks'
 sizes; these come near its results."""
 CORRECTED = "corrected.fmw"
-INITIAL_EPOCHS = 10
+INITIAL_EPOCHS, CHOSEN_START = 10, 3
+"""Of stage 1, at most: with a fixed length, and where held-out votes choose it. Networks that have
+not seen a row are more sure of it than they should be after few epochs already."""
 PREDICT_ROWS = 1 << 15
 LEAST_PROBABILITY = 1e-6
 """Below this a network's probability is rounding, not evidence."""
@@ -68,8 +70,8 @@ class Correction:
     """Stage 2's EM, at the server: holds ŷ's successor ỹ and never a single vote.
 
     counts: votes for each class [n, C]. start: labels to begin with, if not the votes.
-    posterior: ỹ, None before the first step. labels: its
-    likeliest classes, those of the votes before.
+    posterior: ỹ, None before the first step. labels: its likeliest classes, those of the votes
+    before. losses: how well the votes on each row were explained by what was predicted of it.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Correction:
         self.posterior: np.ndarray | None = None
         self.labels = counts.argmax(1)
         self.weights: np.ndarray | None = None
+        self.losses = np.zeros(0)
 
     def step(self, predicted: np.ndarray) -> dict[str, float]:
         """One M- and E-step: the share of corrected labels that changed, and how well the votes
@@ -106,7 +109,8 @@ class Correction:
         self.posterior, self.labels = updated, updated.argmax(1)
         facts = {"changed": float((before != self.labels).mean())}
         if self.rule == "product":
-            facts["votes_loss"] = crowd.held_out_loss(predicted, evidence)
+            self.losses = crowd.held_out_losses(predicted, evidence)
+            facts["votes_loss"] = float(self.losses.mean())
         return facts
 
     def _weights(self, predicted: np.ndarray) -> np.ndarray | None:
@@ -135,17 +139,17 @@ class Correction:
 
 @dataclass
 class Best:
-    """The least loss so far, and after which epoch."""
+    """What explained the votes best so far: its losses row by row, after which epoch, and its ỹ."""
 
-    loss: float = float("inf")
+    losses: np.ndarray | None = None
     epoch: int = 0
+    posterior: np.ndarray | None = None
 
-    def heard(self, loss: float, epoch: int) -> bool:
-        """Whether this is the best."""
-        if not loss < self.loss:
-            return False
-        self.loss, self.epoch = loss, epoch
-        return True
+    def hear(self, correction: Correction, epoch: int) -> None:
+        least = np.inf if self.losses is None else self.losses.mean()
+        if correction.losses.mean() < least:
+            self.losses, self.epoch = correction.losses, epoch
+            self.posterior = correction.posterior
 
 
 class Classifier:
@@ -183,16 +187,6 @@ class Classifier:
         outputs[seen] = _outputs(two, seen)
         return outputs
 
-    def keep_best(self) -> None:
-        for session, _ in self._all:
-            session.bottoms.keep_best()
-            session.top.keep_best()
-
-    def restore_best(self) -> None:
-        for session, _ in self._all:
-            session.bottoms.restore_best()
-            session.top.restore_best()
-
     def checkpoint(self, folder: Path, epoch: int) -> None:
         for number, (session, _) in reversed(list(enumerate(self._all))):
             session.checkpoint(_part(folder, number), epoch)
@@ -225,7 +219,8 @@ def _part(folder: Path, number: int) -> Path:
 class InC(CrowdEstimator):
     """Learns from several noisy annotators, and says which labels are probably wrong.
 
-    initial_epochs: epochs of stage 1; by default half of `epochs`, at most 10.
+    initial_epochs: epochs of stage 1; by default half of `epochs`, at most 3, or 10 where the
+    length is fixed.
     posterior: "product", "row" (published) or "bayes". Stage 2 trains on ỹ itself with "product",
     and on its likeliest class with the sums, whose ỹ is no sharper than the votes (published).
     crossfit: take ŷ of a row from one of two networks, the one that was not trained on it. With the
@@ -305,8 +300,8 @@ class InC(CrowdEstimator):
     ) -> tuple[Inferred, list[dict[str, float]]]:
         """From Dawid–Skene's labels on, what networks that have not seen a row say of it, too.
 
-        Where their predictions explain the votes no better than the shares of the classes do, the
-        columns say nothing of the labels, and Dawid–Skene's stay.
+        Where their predictions do not explain the votes better than the shares of the classes do,
+        by more than a standard error, Dawid–Skene's labels stay.
         """
         kept = None if folder is None else folder / COORDINATOR / CORRECTED
         if kept is not None and resume and kept.is_file():
@@ -316,7 +311,7 @@ class InC(CrowdEstimator):
         known = counts.sum(1, keepdims=True) > 0
         votes_alone, evidence, _ = crowd.dawid_skene(counts, annotators.evidence_of)
         shares = crowd.class_shares(votes_alone * known)
-        least = crowd.held_out_loss(np.broadcast_to(shares, counts.shape), evidence)
+        plain = crowd.held_out_losses(np.broadcast_to(shares, counts.shape), evidence)
         correction = Correction(annotators, counts, self.posterior, votes_alone * known)
         with ExitStack() as stack:
             start = votes_alone * known
@@ -325,9 +320,9 @@ class InC(CrowdEstimator):
             best = self._correct(correction, classifier, progress, apart, resume)
             history = list(classifier.session.network.history)
         posterior = votes_alone
-        if best.loss < least:
-            assert correction.posterior is not None
-            posterior = correction.posterior
+        if best.losses is not None and crowd.clearly_less(best.losses, than=plain):
+            assert best.posterior is not None
+            posterior = best.posterior
         found = Inferred(posterior * known, posterior, annotators.evidence_of(posterior))
         if kept is not None:
             write_file(kept, found._asdict() | {"history": history})
@@ -341,7 +336,7 @@ class InC(CrowdEstimator):
         folder: Path | None,
         resume: bool,
     ) -> Best:
-        """Both stages. Where a length is chosen, back to what explained the votes best."""
+        """Both stages; where a length is chosen, what explained the votes best."""
         best, done = Best(), 0
         if folder is not None and resume:
             done = classifier.resume(folder)
@@ -351,10 +346,10 @@ class InC(CrowdEstimator):
             if epoch > self._first:
                 facts |= correction.step(classifier.predicted())
                 classifier.set_targets(correction.targets())
-                if self._chooses and best.heard(facts["votes_loss"], epoch - 1):
-                    classifier.keep_best()
-                if self._chooses and epoch - 1 - best.epoch >= (self.patience or self.epochs):
-                    break
+                if self._chooses:
+                    best.hear(correction, epoch - 1)
+                    if epoch - 1 - best.epoch >= (self.patience or self.epochs):
+                        return best
             facts = classifier.epoch(epoch) | facts
             classifier.session.network.history[-1] = facts
             classifier.session.network.best_epoch = epoch
@@ -364,15 +359,14 @@ class InC(CrowdEstimator):
             if folder is not None:
                 self._keep(correction, best, folder, epoch)
                 classifier.checkpoint(folder, epoch)
-        last = correction.step(classifier.predicted())
-        if self._chooses and not best.heard(last["votes_loss"], self.epochs):
-            classifier.restore_best()
-            correction.step(classifier.predicted())
+        correction.step(classifier.predicted())
+        if self._chooses:
+            best.hear(correction, self.epochs)
         return best
 
     @property
     def _first(self) -> int:
-        most = min(INITIAL_EPOCHS, self.epochs // 2)
+        most = min(CHOSEN_START if self._chooses else INITIAL_EPOCHS, self.epochs // 2)
         return most if self.initial_epochs is None else self.initial_epochs
 
     @property
@@ -431,7 +425,7 @@ class InC(CrowdEstimator):
 
     def _keep(self, correction: Correction, best: Best, folder: Path, epoch: int) -> None:
         state = {
-            "best": [best.loss, best.epoch],
+            "best": [best.losses, best.epoch, best.posterior],
             "params": self._mark(),
             "posterior": correction.posterior,
             "weights": correction.weights,
