@@ -78,12 +78,12 @@ def selves(weight: np.ndarray) -> np.ndarray:
     return (own * (weight.sum(1, keepdims=True) - own)).sum(0)
 
 
-def auc(y: np.ndarray, probabilities: np.ndarray) -> float:
+def auc(y: np.ndarray, probabilities: np.ndarray, noise: np.ndarray | None = None) -> float:
     """Area under the ROC curve; for more than two classes the mean of one-against-rest.
 
-    Not a number where a class has no row, or has all of them.
+    noise: as in `classification`. Not a number where a class has no row, or has all of them.
     """
-    return _auc(counted(y, probabilities.shape[1]), probabilities)
+    return _auc(counted(y, probabilities.shape[1], noise), probabilities)
 
 
 def _auc(weight: np.ndarray, probabilities: np.ndarray) -> float:

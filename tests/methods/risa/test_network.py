@@ -279,6 +279,16 @@ def test_the_published_loss_is_the_fused_one() -> None:
     torch.testing.assert_close(fused[:, -1:], by_hand.uncertainty.detach())
 
 
+def test_opinions_that_nobody_watches_are_not_fused_and_change_no_loss() -> None:
+    top, how, batch = top_of(), Objective(fused=0.0, party=0.3, joint=1.0), batch_of()
+    total, fused = total_loss(top, how, **batch)
+    alone, nothing = total_loss(top, how, **batch, fuse=False)
+    assert fused is not None and nothing is None
+    torch.testing.assert_close(alone, total, rtol=0, atol=0)
+    # What the fused opinion is trained by is fused all the same.
+    assert total_loss(top, Objective(), **batch, fuse=False)[1] is not None
+
+
 def test_absent_parties_have_no_say_unless_imputed() -> None:
     top = top_of(joint=False)
     batch = batch_of()

@@ -114,7 +114,8 @@ def paper(fed: Federation) -> RISA:
 
 
 def test_the_paper_trains_as_published(fed: Federation, paper: RISA) -> None:
-    assert paper.network_.config.options["objective"] == asdict(OBJECTIVES["fused"].objective)
+    published = asdict(OBJECTIVES["fused"].objective) | {"selects": True}
+    assert paper.network_.config.options["objective"] == published
     assert paper.calibration_ == {}
     assert paper.evaluate(fed.on("test"))["accuracy"] > 0.4
     heads = part_of(fed.engine.site("bank"), paper.network_.model).top  # type: ignore[attr-defined]

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedmend.methods.risa import opinions as ev
 from fedmend.methods.risa.network import JOINT, Objective
-from fedmend.methods.risa.trust import COLUMNS, Calibration, fit_pool, fit_sources
+from fedmend.methods.risa.trust import COLUMNS, Calibration, fit_pool, fit_sources, loss_and_slope
+from fedmend.split.labels import label_loss
 
 
 @pytest.fixture
@@ -146,6 +147,19 @@ def test_harm_within_the_error_of_the_mean_shuts_nobody_out() -> None:
             heard.append(found.trust[TELCO] > 0)
     assert len(heard) > 4
     assert np.mean(heard) > 0.7
+
+
+@pytest.mark.parametrize("likely", [False, True])
+def test_the_slope_of_a_loss_is_the_one_that_is_traced(likely: bool) -> None:
+    rng = np.random.default_rng(3)
+    scores = torch.tensor(3 * rng.normal(size=(50, 3)), requires_grad=True)
+    said = rng.dirichlet(np.ones(3), 50) if likely else rng.integers(0, 3, 50)
+    traced = label_loss(scores, torch.tensor(said)).sum()
+    traced.backward()
+    lost, slope = loss_and_slope(scores.detach().numpy(), said)
+    assert scores.grad is not None
+    assert lost == pytest.approx(float(traced.detach()), rel=1e-12)
+    np.testing.assert_allclose(slope, scores.grad.numpy(), atol=1e-12)
 
 
 def test_powers_are_those_of_a_penalised_likelihood() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedmend.methods.risa import opinions as ev
 from fedmend.methods.risa.network import EvidenceTop, EvidenceTopSpec, Objective
-from fedmend.methods.risa.training import EvidenceTopModel
+from fedmend.methods.risa.training import EvidenceTopModel, Watch
 from fedmend.methods.risa.workers import EvidencePart, EvidenceTopWorker, HeadsPart
 from fedmend.split.config import Settings
 from fedmend.split.features import ALIGNED, MixedOrder
@@ -30,6 +30,7 @@ def model_of(how: Objective) -> EvidenceTopModel:
         torch.device("cpu"),
         names=["bank", "telco"],
         segments=[[ALIGNED, ROWS]],
+        watch=Watch(ROWS, torch.device("cpu")),
     )
     model.set_targets(np.arange(ROWS) % CLASSES)
     model.walk(MixedOrder([np.arange(ROWS)], [ROWS], 1, torch.device("cpu")))

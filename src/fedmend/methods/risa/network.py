@@ -373,7 +373,8 @@ class Objective:
     fused, party, joint: weights of the loss of the fused opinion, of every party's own, and of
     the joint head's. imputed: absent parties have an opinion too, on their mean row.
     view_dropout: the joint head also learns overlapping rows with sides taken away.
-    smoothing: the share of every label that is spread over all classes.
+    smoothing: the share of every label that is spread over all classes. selects: rows are watched
+    while they are trained on, and leave where too little is known of them.
     """
 
     fusion: str = "yager"
@@ -384,6 +385,7 @@ class Objective:
     imputed: bool = True
     view_dropout: bool = False
     smoothing: float = 0.0
+    selects: bool = False
 
     def opinion(self, outputs: Tensor, temperature: Tensor | float = 1.0) -> ev.Opinion:
         return self.opinion_of(outputs.float() / temperature)
@@ -429,39 +431,44 @@ def total_loss(
     weights: Tensor,
     *,
     likely: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """The loss of a batch, and each row's fused opinion as [n, K + 1] without gradient.
+    fuse: bool = True,
+) -> tuple[Tensor, Tensor | None]:
+    """The loss of a batch and, to `fuse`, each row's fused opinion [n, K + 1] without gradient.
 
     sides: every party's embeddings of all n rows, those it does not know imputed; imputed: the
     embedding of each party's mean row [d]; present: per party the rows of the batch it knows, as
     bool [n]. The first `overlapping` rows of the batch are known to all.
     """
-    total = sides[0].new_zeros(())
-    opinions: list[ev.Opinion] = []
-    for party in range(len(sides) if top.spec.heads else 0):
-        known = present[party]
-        given = how.opinion(top.head(party, sides[party]))
-        if how.party:
-            losses = how.rows_loss(given, targets, likely)
-            total = total + how.party * weighted(losses, weights * known)
-        if not how.imputed:
-            given = ev.discount(given, known[:, None].to(given.belief.dtype))
-        opinions.append(given)
+    parties = list(range(len(sides))) if top.spec.heads else []
+    outputs = [top.head(party, sides[party]) for party in parties]
     if top.spec.joint:
-        given = how.opinion(top.together(sides))
-        losses, counts = how.rows_loss(given, targets, likely), weights
-        if how.view_dropout and overlapping and len(sides) > 1:
-            torn = _torn(sides, imputed, overlapping)
-            again = how.opinion(top.together(torn))
-            copies = len(torn[0]) // overlapping
-            wanted = targets[:overlapping].repeat(copies, *[1] * (targets.ndim - 1))
-            losses = torch.cat([losses, how.rows_loss(again, wanted, likely)], -1)
-            counts = torch.cat([counts, *[weights[..., :overlapping]] * copies], -1)
-        if how.joint:
+        outputs.append(top.together(sides))
+    # All sources at once: on few rows a step is as long as it has operations.
+    given = how.opinion(torch.stack(outputs))
+    total = sides[0].new_zeros(())
+    if how.party or how.joint:
+        lost = how.rows_loss(given, targets, likely)
+        if how.party and parties:
+            known = torch.stack([weights * present[party] for party in parties])
+            total = total + how.party * weighted(lost[: len(parties)], known)
+        if how.joint and top.spec.joint:
+            losses, counts = lost[-1], weights
+            if how.view_dropout and overlapping and len(sides) > 1:
+                torn = _torn(sides, imputed, overlapping)
+                again = how.opinion(top.together(torn))
+                copies = len(torn[0]) // overlapping
+                wanted = targets[:overlapping].repeat(copies, *[1] * (targets.ndim - 1))
+                losses = torch.cat([losses, how.rows_loss(again, wanted, likely)], -1)
+                counts = torch.cat([counts, *[weights[..., :overlapping]] * copies], -1)
             total = total + how.joint * weighted(losses, counts)
-        opinions.append(given)
+    if not fuse and not how.fused:
+        return total, None
+    opinions = [ev.Opinion(*each) for each in zip(given.belief, given.uncertainty, strict=True)]
+    for party in parties if not how.imputed else []:
+        known = present[party][:, None].to(given.belief.dtype)
+        opinions[party] = ev.discount(opinions[party], known)
     if not how.fused:
-        opinions = [ev.Opinion(*(part.detach() for part in given)) for given in opinions]
+        opinions = [ev.Opinion(*(part.detach() for part in each)) for each in opinions]
     fused = ev.fuse(opinions, how.fusion)
     if how.fused:
         total = total + how.fused * weighted(how.rows_loss(fused, targets, likely), weights)

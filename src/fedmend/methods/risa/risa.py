@@ -623,7 +623,9 @@ class RISA(SplitEstimator):
         how = OBJECTIVES[self.objective]
         solo = how.heads and how.joint and self.fusion == "pool" and not self.share_every
         own: Any = {"members": self.members, "share_every": self.share_every, "solo": solo}
-        return asdict(replace(how, objective=replace(how.objective, fusion=self.fusion), **own))
+        selects = self.final_threshold < 1
+        objective = replace(how.objective, fusion=self.fusion, selects=selects)
+        return asdict(replace(how, objective=objective, **own))
 
     # ------------------------------------------------------------------ using
 

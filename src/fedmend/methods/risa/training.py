@@ -133,7 +133,7 @@ class EvidenceBottom(_ByEpochs, PartialBottom):
 
 
 class JudgeStep(nn.Module):
-    """The loss of a batch and the fused opinions, from row numbers and embeddings.
+    """The loss of a batch and, to watch, fused opinions, from row numbers and embeddings.
 
     With a bottom of the label party's own, the tensors of its batch come after the embeddings.
     """
@@ -143,7 +143,7 @@ class JudgeStep(nn.Module):
         self.trained = top.module
         self._top = top
 
-    def forward(self, numbers: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, numbers: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
         top = self._top
         others = [name for name in top.names if name != top.own]
         sides = dict(zip(others, given, strict=False))
@@ -160,7 +160,7 @@ class EvidenceTopModel(_ByEpochs, TopModel):
     unseen: by row the network of an ensemble that does not learn from it, or -1; None where all
     learn from all. reliable: by party how far its side of each row is trusted, where cells of it
     are completed. The side is then between the completed and the imputed embedding, and the party's
-    own opinion is discounted (Shafer) and learnt from as far. watch: in training.
+    own opinion is discounted (Shafer) and learnt from as far. watch: where rows are selected.
     """
 
     top: EvidenceTop
@@ -224,16 +224,16 @@ class EvidenceTopModel(_ByEpochs, TopModel):
             drawn = None if draws is None else draws[here]
             batch = self.own_embedding.features.batch(numbers.index_select(0, here), drawn)
             given += [batch.numeric, batch.codes, *batch.blocks]
-        loss, fused = self._judged(numbers, *given)
+        loss, *fused = self._judged(numbers, *given)
         if self.watch is not None:
-            self.watch.add(numbers, fused.detach()[:, -1])
+            self.watch.add(numbers, fused[0].detach()[:, -1])
         return loss
 
     def _learn(self, loss: Tensor, rows: int) -> None:
         super()._learn(loss / self.top.spec.members, rows)
 
-    def judge(self, whole: Sequence[Tensor], numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of a batch, and the fused opinion on each of its rows."""
+    def judge(self, whole: Sequence[Tensor], numbers: Tensor) -> tuple[Tensor, ...]:
+        """The loss of a batch and, where rows are watched, the fused opinion on each of them."""
         assert self.targets is not None
         sides = [
             side.index_select(0, index)
@@ -254,7 +254,10 @@ class EvidenceTopModel(_ByEpochs, TopModel):
             self.targets.index_select(0, numbers),
             self._row_weights(numbers),
             likely=self.likely,
+            fuse=self.watch is not None,
         )
+        if self.watch is None or fused is None:
+            return (total,)
         return total, self._agreed(fused, numbers)
 
     def _trusted(self, name: str, side: Tensor, imputed: Tensor, numbers: Tensor) -> Tensor:

@@ -322,7 +322,7 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
 
     def _new_model(self, segments: Segments, settings: Settings, train: bool) -> TopModel:
         part, heads = self._part(), self._part_top()
-        has = part.bottom is not None
+        has, watch = part.bottom is not None, train and heads.how.selects
         return EvidenceTopModel(
             heads.module,
             heads.how,
@@ -334,7 +334,7 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
             bottom=part.bottom.module if has else None,
             features=self._own(segments, settings) if has else None,
             mean=part.mean,
-            watch=Watch(len(self._rows_used), self.device) if train else None,
+            watch=Watch(len(self._rows_used), self.device) if watch else None,
         )
 
     @exposed(kind="control")
