@@ -24,7 +24,7 @@ from fedmend_bench.generators.scores import (
     pair_trends,
     train_synthetic_test_real,
 )
-from fedmend_bench.generators.table import bars_of, means, run
+from fedmend_bench.generators.table import bars_of, means, quick_bars, run
 
 
 def mixed_frame(rows: int, seed: int) -> pd.DataFrame:
@@ -177,7 +177,16 @@ def test_a_small_run() -> None:
     assert by["vae"]["fit s"] > 0
     assert by["vae"]["fit CPU s"] > 0
     assert "left out" in by["ctgan CTGAN"]["failed"]
+    assert [bar.name for bar in result.bars] == ["best fidelity, a fiftieth of the training"]
     json.dumps(result.to_dict())
+
+
+def test_the_small_size_has_promises_of_its_own() -> None:
+    whole = {"shapes": 0.9, "pairs": 0.9}
+    table = [{"method": "mean", "20% RMSE": 1.0, "block RMSE": 1.0}]
+    table += [{"method": "vgain", "20% RMSE": 0.9, "block RMSE": 1.1} | whole]
+    table += [{"method": "vae", "20% RMSE": 0.1, "block RMSE": 0.1, "shapes": 0.5, "pairs": 0.1}]
+    assert [bar.holds for bar in quick_bars(table)] == [True, True, False]
 
 
 def test_options_that_are_not_there() -> None:
