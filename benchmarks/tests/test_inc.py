@@ -75,6 +75,32 @@ def test_a_corrector_beside_the_tables(tmp_path: Path) -> None:
     assert kept.read_text("utf-8") == written
 
 
+def test_errors_that_depend_on_the_row_are_shared_and_follow_its_columns() -> None:
+    rng = np.random.default_rng(0)
+    columns, y = rng.normal(size=(6000, 5)), rng.integers(0, 4, 6000)
+    votes, _ = draw_votes(y, 4, "median-small", "instance", 0, columns)
+    wrong = votes != y[:, None]
+    assert 0.3 < wrong.mean() < 0.4
+    apart, _ = draw_votes(y, 4, "median-small", "symmetric", 0)
+    together = [np.corrcoef(each.T)[0, 1] for each in (wrong, apart != y[:, None])]
+    assert together[0] > 0.12 > 0.05 > abs(together[1])
+    rows = np.flatnonzero(wrong[:, 0] & (y == 0))
+    held, used = rows[::2], rows[1::2]
+    means = {c: columns[used][votes[used, 0] == c].mean(0) for c in (1, 2, 3)}
+    guess = np.array([max(means, key=lambda c: float(means[c] @ x)) for x in columns[held]])
+    assert (guess == votes[held, 0]).mean() > 0.5
+
+
+def test_annotators_who_label_a_part() -> None:
+    options = {"methods": "MJ,EM,InC product", "kinds": "symmetric", "settings": "median-small"}
+    found = bench(**options, rows=600, labelled=0.5)
+    right = {row["method"]: row["median-small"] for row in found.rows if row["of"] == "corrected"}
+    everything = bench(**options, rows=600)
+    most = {row["method"]: row["median-small"] for row in everything.rows[-3:]}
+    assert right["MJ"] < right["InC product"] < most["InC product"]
+    assert {row["median-small, paper"] for row in found.rows} == {None}
+
+
 def test_one_stage_alone() -> None:
     methods = "InC initialise only,InC product,InC product correct only"
     options = {"kinds": "symmetric", "settings": "high-large", "rows": 500}
@@ -107,7 +133,11 @@ def test_defaults_beside_dawid_skene_and_the_majority(tmp_path: Path) -> None:
 @pytest.mark.parametrize("network", ["LR", "default"])
 def test_the_cost_of_protection(network: str) -> None:
     rows, bars = cost(200, 2, 1, network)
-    assert [row["method"] for row in rows] == ["Clean", "InC none", "InC masks", "InC he"]
+    methods = ["Clean", "InC none", "InC masks", "InC he", "Random masks", "MJ masks", "EM masks"]
+    assert [row["method"] for row in rows] == methods
+    if network == "LR":
+        theirs = [134.03, None, None, 185.71, 125.93, 137.01, 312.68]
+        assert [row["100 epochs, paper"] for row in rows] == theirs
     crossed = {row["method"]: row["MB crossed"] for row in rows}
     assert crossed["InC he"] > crossed["InC masks"] > crossed["Clean"] > 0
     assert [bar.name for bar in bars] == [

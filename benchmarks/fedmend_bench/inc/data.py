@@ -30,7 +30,9 @@ SPANS = {
     "median-large": (0.2, 0.5),
     "high-large": (0.3, 0.6),
 }
-KINDS = ("symmetric", "pair-flip")
+KINDS = ("symmetric", "pair-flip", "instance")
+TABLE_KINDS = KINDS[:2]
+"""Those of the tables; "instance" is asked for by name."""
 HUMAN = "human"
 SPARED = 0.05
 """The error rate of the classes a pair-flipping annotator mostly gets right."""
@@ -91,8 +93,12 @@ def make_worlds(
     settings: Sequence[str] = (),
     kind: str = "symmetric",
     device: str = "cpu",
+    labelled: float = 1.0,
 ) -> Worlds:
-    """Every seed draws its own split (80 % are trained on), its columns' owners, and its votes."""
+    """Every seed draws its own split (80 % are trained on), its columns' owners, and its votes.
+
+    labelled: the share of rows that each annotator labels.
+    """
     n, width = problem.features.shape
     trained = int(0.8 * n)
     train, test, y_train, y_test, votes, redrawn = [], [], [], [], [], 0
@@ -106,8 +112,12 @@ def make_worlds(
         test.append(torch.from_numpy(scaled[1]).to(device))
         y_train.append(problem.labels[rows])
         y_test.append(problem.labels[rest])
-        drawn = [draw_votes(y_train[-1], problem.classes, each, kind, seed) for each in settings]
-        votes.append([said for said, _ in drawn])
+        drawn = [
+            draw_votes(y_train[-1], problem.classes, each, kind, seed, scaled[0])
+            for each in settings
+        ]
+        silent = np.random.default_rng([seed, 12]).random((trained, PARTIES)) >= labelled
+        votes.append([np.where(silent, -1, said) for said, _ in drawn])
         redrawn += sum(again for _, again in drawn)
     parts = np.array_split(np.arange(width), PARTIES)
     return Worlds(
@@ -129,13 +139,18 @@ def _standardised(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def draw_votes(
-    y: np.ndarray, classes: int, setting: str, kind: str, seed: int
+    y: np.ndarray,
+    classes: int,
+    setting: str,
+    kind: str,
+    seed: int,
+    columns: np.ndarray | None = None,
 ) -> tuple[np.ndarray, int]:
     """Four parties' labels [n, K], and how many draws were thrown away.
 
     Thrown away are draws in which the parties together are no better than chance: then classes
     swap, whatever the method. Pair-flip: half of the classes are mistaken for the next one at a
-    rate of the setting's span, the others at 5 %.
+    rate of the setting's span, the others at 5 %. Instance: see `_by_row`.
     """
     low, high = SPANS[setting]
     for redrawn in range(1000):
@@ -143,16 +158,42 @@ def draw_votes(
             [seed, sorted(SPANS).index(setting), KINDS.index(kind), redrawn]
         )
         rates: list[float | list[float]]
-        if kind == "symmetric":
+        if kind != "pair-flip":
             rates = list(rng.uniform(low, high, PARTIES))
         else:
             rates = [_flipping(rng, classes, low, high) for _ in range(PARTIES)]
-        votes = annotators(
-            y, rates=rates, kind=kind, n_classes=classes, seed=int(rng.integers(2**32))
-        )
+        if kind == "instance":
+            assert columns is not None
+            votes = _by_row(y, columns, classes, np.array(rates), rng)
+        else:
+            votes = annotators(
+                y, rates=rates, kind=kind, n_classes=classes, seed=int(rng.integers(2**32))
+            )
         if (votes == y[:, None]).mean() > 1 / classes:
             return votes, redrawn
     raise ConfigError(f"no draw of {setting} beats chance with {classes} classes")
+
+
+def _by_row(
+    y: np.ndarray, columns: np.ndarray, classes: int, rates: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Errors that depend on the row: some rows are hard for everybody.
+
+    An annotator's rate is multiplied by twice the rank of the row, from 0 to 1, in a direction of
+    the columns that all annotators share, so that they err together. What a row is mistaken for
+    follows from its columns, at each annotator in another way (after Xia et al. 2020).
+    """
+    along = columns @ rng.normal(size=columns.shape[1])
+    hardness = 2 * along.argsort().argsort() / len(y)
+    votes = np.empty((len(y), len(rates)), np.int64)
+    for annotator, rate in enumerate(rates):
+        scores = columns @ rng.normal(size=(columns.shape[1], classes)) + rng.gumbel(
+            size=(len(y), classes)
+        )
+        scores[np.arange(len(y)), y] = -np.inf
+        wrong = rng.random(len(y)) < rate * hardness
+        votes[:, annotator] = np.where(wrong, scores.argmax(1), y)
+    return votes
 
 
 def _flipping(rng: np.random.Generator, classes: int, low: float, high: float) -> list[float]:

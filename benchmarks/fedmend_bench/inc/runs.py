@@ -43,6 +43,7 @@ class Plan:
     epochs: int
     rows: int | None = None
     sheets: int | None = None
+    labelled: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def _trained(plan: Plan, device: str) -> Finding:
         began = time.perf_counter()
         parts, redrawn = [], 0
         for some in [seeds] if device.startswith("cuda") else [[seed] for seed in seeds]:
-            worlds = make_worlds(problem, some, plan.settings, plan.kind, device)
+            worlds = make_worlds(problem, some, plan.settings, plan.kind, device, plan.labelled)
             size = max(2, worlds.train.shape[1] // 100)
             parts.append(_batch(plan, worlds, some, batch_size=size))
             redrawn += worlds.redrawn

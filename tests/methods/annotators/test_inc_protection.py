@@ -276,3 +276,52 @@ def test_evidence_survives_its_fixed_point(rule: str, annotators: int, seed: int
     assert form.error(annotators) <= 0.01
     if form.bits < 16:
         assert annotators * form.span < 1 << 16
+
+
+# ------------------------------------------------------------------ why sums are opened
+
+
+def equations(top: torch.nn.Module, embeddings: torch.Tensor, shares: torch.Tensor) -> Any:
+    """What a step tells a server that is told the gradient of its weights, and no share of a vote.
+
+    It knows the embeddings of the batch and its weights θ: with J = ∂logits/∂θ the gradient of the
+    loss is Jᵀ(ŷ − p), so that Jᵀp = Jᵀŷ − gradient. **Shape** Jᵀ [weights, batch · classes].
+    """
+    weights = dict(top.named_parameters())
+
+    def logits(theta: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.func.functional_call(top, theta, (embeddings,)).flatten()
+
+    slopes = torch.func.jacrev(logits)(weights)
+    jacobian = torch.cat([slopes[name].flatten(1) for name in weights], 1)
+    outputs = top(embeddings)
+    loss = -(shares * outputs.log_softmax(1)).sum()
+    opened = torch.autograd.grad(loss, list(weights.values()))
+    gradient = torch.cat([each.flatten() for each in opened])
+    known = jacobian.T @ outputs.softmax(1).flatten() - gradient
+    return jacobian.T.detach().numpy(), known.detach().numpy()
+
+
+@pytest.mark.parametrize(("hidden", "epochs"), [(None, 4), (16, 1)])
+def test_gradients_alone_would_tell_every_vote(hidden: int | None, epochs: int) -> None:
+    # docs/decisions/2026-11-16-sums-of-votes.md: a linear top of 9 inputs with batches of 30 needs
+    # 30 / (9 + 1) epochs and one to spare, a hidden layer one, with more weights than unknowns
+    torch.manual_seed(0)
+    rows, classes, batch, wide, people = 60, 3, 30, 9, 4
+    top = torch.nn.Linear(wide, classes).double()
+    if hidden:
+        layers = torch.nn.Linear(wide, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, classes)
+        top = torch.nn.Sequential(*layers).double()
+    said = torch.randint(0, classes, (rows, people))
+    counts = torch.nn.functional.one_hot(said, classes).sum(1)
+    left, right = [np.kron(np.eye(rows), np.ones(classes))], [np.ones(rows)]  # shares add up to 1
+    for _ in range(epochs):
+        embeddings = torch.randn(rows, wide, dtype=torch.float64)
+        for some in torch.randperm(rows).split(batch):
+            slopes, known = equations(top, embeddings[some], counts[some] / people)
+            placed = np.zeros((len(slopes), rows, classes))
+            placed[:, some] = slopes.reshape(len(slopes), len(some), classes)
+            left.append(placed.reshape(len(slopes), -1))
+            right.append(known)
+    found = np.linalg.lstsq(np.concatenate(left), np.concatenate(right), rcond=None)[0]
+    assert (np.rint(people * found.reshape(rows, classes)) == counts.numpy()).all()
