@@ -35,6 +35,7 @@ PRODUCTS = "tests/secure/test_inner_product.py"
 AUTO_FOLDS = "tests/methods/auto/test_folds.py"
 PAGE, SERVING = "tests/report/test_page.py", "tests/serve/test_serving.py"
 CONSOLE = "tests/console/test_console.py"
+MACHINES, DESK = "tests/serve/test_machines.py", "tests/serve/test_desk.py"
 BREAKS = (
     Break("rows: size", ROWS, "if len(found) < self.least:", "if False:", (FEW,)),
     Break(
@@ -271,6 +272,48 @@ BREAKS = (
         'but(PredictionWorker, "answers")',
         "PredictionWorker",
         ("tests/serve/test_running.py::test_over_machines_answers_stay_where_the_rows_are",),
+    ),
+    Break(
+        "serving: a deadline is not kept",
+        "serve/engine.py",
+        "return time.monotonic() + SETUP_SECONDS if until is None else float(until)",
+        "return time.monotonic() + SETUP_SECONDS",
+        (f"{MACHINES}::test_slow_dead_and_back_again",),
+    ),
+    Break(
+        "serving: whoever asks",
+        "serve/serving.py",
+        "if not askers:",
+        "if True:",
+        (f"{MACHINES}::test_askers_have_tokens_and_people_a_quota",),
+    ),
+    Break(
+        "serving: a quota counts nothing",
+        "serve/sources.py",
+        "self._asked.update((asker, each) for each in people if each not in refused)",
+        "self._asked.update(())",
+        (DESK,),
+    ),
+    Break(
+        "serving: a revoked part answers",
+        "serve/partner.py",
+        "if not site.vault[PART].is_dir():",
+        "if False:",
+        (DESK,),
+    ),
+    Break(
+        "serving: any party of the authority",
+        "serve/channel.py",
+        "if party not in self._admitted:",
+        "if False:",
+        (f"{MACHINES}::test_foreign_certificates_are_refused_by_name",),
+    ),
+    Break(
+        "serving: a session trains",
+        "serve/partner.py",
+        "worker: some if worker in whole else some & CALLS",
+        "worker: some",
+        (f"{MACHINES}::test_a_session_can_predict_and_nothing_else",),
     ),
     Break(
         "opens: published ranks",

@@ -5,12 +5,11 @@ from __future__ import annotations
 import datetime
 import html
 import json
-import threading
-import time
 from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+from tests.deploy.conftest import Asked
 from tests.serve.conftest import serving
 
 from fedmend.cli import main
@@ -39,26 +38,8 @@ HELLO = Hello(
 TOMORROW = datetime.date.today() + datetime.timedelta(days=1)
 
 
-class Asked:
-    """A party that is being asked in the background."""
-
-    def __init__(self, kit, hello=HELLO, kinds=("embedding", "count")):
-        self.error = None
-        self.thread = threading.Thread(target=self.ask, args=(kit, hello, kinds))
-        self.thread.start()
-        while open_question(kit) is None and self.thread.is_alive():
-            time.sleep(0.01)
-
-    def ask(self, kit, hello, kinds):
-        try:
-            consent(kit, load_party(kit), hello, kinds)
-        except Refused as error:
-            self.error = error
-
-    def outcome(self):
-        self.thread.join(10)
-        assert not self.thread.is_alive()
-        return self.error
+def asking(kit, hello=HELLO, kinds=("embedding", "count")):
+    return Asked(kit, lambda: consent(kit, load_party(kit), hello, kinds))
 
 
 # ---------------------------------------------------------------- who is let in
@@ -147,7 +128,7 @@ def test_a_spoilt_file_is_told_on_every_page(visitor):
 
 def test_a_request_in_plain_words_and_a_yes(visitor):
     assert "Nothing waits for an answer" in visitor.get()
-    asked = Asked(visitor.kit)
+    asked = asking(visitor.kit)
     page = html.unescape(visitor.get())
     for words in ("spring <b>run</b>", "person Ada", "organisation City Hospital", "readmissions"):
         assert words in page
@@ -161,7 +142,7 @@ def test_a_request_in_plain_words_and_a_yes(visitor):
 
 
 def test_no_and_an_answer_to_a_question_that_is_gone(visitor):
-    asked = Asked(visitor.kit)
+    asked = asking(visitor.kit)
     mark = open_question(visitor.kit).mark
     assert "is no answer" in visitor.post("/decide", 422, answer="perhaps", question=mark)
     assert "the day is missing" in visitor.post("/decide", 422, answer="until", question=mark)
@@ -183,7 +164,7 @@ def test_the_first_answer_counts_whichever_face_gave_it(visitor):
 
 
 def test_a_yes_until_a_day_is_a_rule_for_such_runs_only(visitor):
-    asked = Asked(visitor.kit)
+    asked = asking(visitor.kit)
     mark = open_question(visitor.kit).mark
     visitor.post("/decide", answer="until", until=str(TOMORROW), question=mark)
     assert asked.outcome() is None
@@ -200,7 +181,7 @@ def test_a_yes_until_a_day_is_a_rule_for_such_runs_only(visitor):
         assert standing(file.rule, run) is None
     # what a question cannot say is not turned into a rule for everybody
     bare = Hello("r2", "bare", (), 0, 0.25)
-    asked = Asked(visitor.kit, bare)
+    asked = asking(visitor.kit, bare)
     mark = open_question(visitor.kit).mark
     words = visitor.post("/decide", 422, answer="until", until=str(TOMORROW), question=mark)
     assert "names no method" in words
@@ -223,7 +204,7 @@ def test_a_rehearsal_of_an_audit_stands_beside_the_request(visitor):
         for name in ("VFL", "InC")
     ]
     write_audit(visitor.kit, "trial", reports)
-    asked = Asked(visitor.kit)
+    asked = asking(visitor.kit)
     page = visitor.get()
     assert "VFL, rehearsed in one process with bank, telco (100 rows)" in page
     assert "InC, rehearsed" not in page

@@ -1,4 +1,4 @@
-"""Kits that are made once for all tests, and certificates of any dates."""
+"""Kits that are made once for all tests, certificates of any dates, and somebody to ask."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import datetime
 import json
 import shutil
 import socket
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +20,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import NameOID
 
+from fedmend.deploy.consent import open_question
 from fedmend.deploy.provision import Kits, provision
+from fedmend.errors import Refused
 from fedmend.flow.config import load_config
 
 
@@ -42,6 +46,29 @@ def kits(workshop, provisioned):
     workshop.write(f"[flare]\nport = {provisioned.port}\n")
     shutil.copytree(provisioned.kits.folder, workshop.folder / "kits")
     return Kits(workshop.folder / "kits")
+
+
+class Asked:
+    """A party whose people are asked in the background, by a call that waits for them."""
+
+    def __init__(self, kit, ask):
+        self._ask, self._error = ask, None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        while open_question(kit) is None and self._thread.is_alive():
+            time.sleep(0.01)
+
+    def _run(self):
+        try:
+            self._ask()
+        except Refused as error:
+            self._error = error
+
+    def outcome(self):
+        """None after a yes."""
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+        return self._error
 
 
 def certificate(name, first, last, issuer=None, signer=None):

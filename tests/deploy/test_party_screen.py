@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import threading
 
 import pytest
 from rich.console import Console
@@ -12,11 +11,13 @@ from fedmend.cli import main
 from fedmend.cli.parties import start
 from fedmend.deploy.consent import Question, ask, give_answer, open_question
 from fedmend.deploy.party_screen import PartyScreen, forget_typed, keyboard_answer
-from fedmend.errors import ConfigError, Refused
+from fedmend.errors import ConfigError
 from fedmend.federation.engines.flare.events import Events
 from fedmend.federation.engines.flare.host import Hello
 from fedmend.federation.ledger import Ledger
 from fedmend.federation.wire import measure
+
+from .conftest import Asked
 
 
 @pytest.fixture
@@ -209,30 +210,12 @@ def kit(tmp_path):
     return tmp_path
 
 
-class Asked:
-    """A party that is being asked in the background."""
-
-    def __init__(self, kit, seconds=20.0):
-        self.error = None
-        self.thread = threading.Thread(target=self.ask, args=(kit, seconds))
-        self.thread.start()
-        while open_question(kit) is None and self.thread.is_alive():
-            pass
-
-    def ask(self, kit, seconds):
-        try:
-            ask(kit, HELLO, seconds)
-        except Refused as error:
-            self.error = error
-
-    def outcome(self):
-        self.thread.join(10)
-        assert not self.thread.is_alive()
-        return self.error
+def asking(kit, seconds=20.0):
+    return Asked(kit, lambda: ask(kit, HELLO, seconds))
 
 
 def test_yes(kit):
-    asked = Asked(kit)
+    asked = asking(kit)
     question = open_question(kit)
     assert question.words == "run 'spring run' with VFL, Local"
     assert give_answer(kit, True) == question
@@ -241,25 +224,25 @@ def test_yes(kit):
 
 
 def test_no(kit):
-    asked = Asked(kit)
+    asked = asking(kit)
     give_answer(kit, False)
     assert "party 'bank' refused: the people there said no" in str(asked.outcome())
 
 
 def test_silence_is_a_no(kit):
-    assert "nobody there said yes within 0 s" in str(Asked(kit, 0.3).outcome())
+    assert "nobody there said yes within 0 s" in str(asking(kit, 0.3).outcome())
     assert open_question(kit) is None
 
 
 def test_a_yes_to_another_run_is_not_a_yes_to_this(kit):
-    asked = Asked(kit)
+    asked = asking(kit)
     (kit / "answer.txt").write_text("yes r0")
     assert "said no" in str(asked.outcome())
 
 
 def test_an_answer_left_from_before_is_no_answer(kit):
     (kit / "answer.txt").write_text("yes r1")
-    assert "nobody there said yes" in str(Asked(kit, 0.5).outcome())
+    assert "nobody there said yes" in str(asking(kit, 0.5).outcome())
 
 
 def test_a_coordinators_words_stay_on_their_line_and_move_no_cursor():
@@ -275,7 +258,7 @@ def test_an_answer_without_a_question(kit):
 
 
 def test_the_commands(kit, capsys):
-    asked = Asked(kit)
+    asked = asking(kit)
     with pytest.raises(SystemExit) as ended:
         main(["party", "refuse", str(kit)])
     assert not ended.value.code

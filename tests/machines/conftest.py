@@ -253,6 +253,39 @@ def fresh_world(world):
     world.up()
 
 
+class Page:
+    """What somebody does in a browser: read, and press what is there."""
+
+    def __init__(self, browser) -> None:
+        self.browser = browser
+
+    def _until(self, done) -> None:
+        from selenium.common.exceptions import (
+            NoSuchElementException,
+            StaleElementReferenceException,
+        )
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        # A page may be exchanged, or a part of it, while it is looked at.
+        gone = [NoSuchElementException, StaleElementReferenceException]
+        WebDriverWait(self.browser, 60, 0.2, gone).until(done)
+
+    def _press(self, how: str, what: str) -> None:
+        from selenium.webdriver.common.keys import Keys
+
+        # By the keyboard: a pointer would have to wait until the page has scrolled.
+        self._until(lambda page: page.find_element(how, what).send_keys(Keys.ENTER) is None)
+
+    def says(self, words: str) -> None:
+        self._until(lambda page: words in page.find_element("tag name", "body").text)
+
+    def click(self, words: str) -> None:
+        self._press("xpath", f"//button[normalize-space()='{words}']")
+
+    def go(self, page: str) -> None:
+        self._press("link text", page)
+
+
 def wait_until(met, seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while not met():
@@ -260,4 +293,4 @@ def wait_until(met, seconds: float = 30.0) -> None:
         time.sleep(0.2)
 
 
-__all__ = ["Kits", "Strike", "World", "wait_until"]
+__all__ = ["Kits", "Page", "Strike", "World", "wait_until"]

@@ -14,7 +14,7 @@ from fedmend.deploy.consent import open_question
 from fedmend.deploy.party_file import load_party
 from fedmend.flow import Listener
 
-from .conftest import told_what_it_costs, wait_until
+from .conftest import Page, told_what_it_costs, wait_until
 
 NEXT_YEAR = datetime.date.today() + datetime.timedelta(days=365)
 
@@ -55,32 +55,11 @@ def asking(fresh_world):
 
 
 def test_a_run_of_two_parties_by_clicking(asking, browser):
-    from selenium.common.exceptions import (
-        NoSuchElementException,
-        StaleElementReferenceException,
-    )
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
-    from selenium.webdriver.support.wait import WebDriverWait
 
-    def until(done):
-        # A page may be exchanged, or a part of it, while it is looked at.
-        gone = [NoSuchElementException, StaleElementReferenceException]
-        WebDriverWait(browser, 60, 0.2, gone).until(done)
-
-    def says(words):
-        until(lambda page: words in page.find_element(By.TAG_NAME, "body").text)
-
-    def press(how, what):
-        # By the keyboard: a pointer would have to wait until the page has scrolled.
-        until(lambda page: page.find_element(how, what).send_keys(Keys.ENTER) is None)
-
-    def click(words):
-        press(By.XPATH, f"//button[normalize-space()='{words}']")
-
-    def go(page):
-        press(By.LINK_TEXT, page)
-
+    page = Page(browser)
+    says, click, go = page.says, page.click, page.go
     kits = {name: asking.kits.party(name) for name in asking.names}
     with contextlib.ExitStack() as open_:
         open_.enter_context(told_what_it_costs())
