@@ -21,6 +21,7 @@ from fedmend.serve import Client
 from fedmend.serve.answering import Answers, Breaker
 from fedmend.serve.client import NotAnswered
 from fedmend.serve.desk import Busy, Desk, Question
+from fedmend.serve.drift import MANY, Drift, stability_index
 from fedmend.serve.partner import PART, PEOPLE, QUOTA, SERVE, SOURCE
 from fedmend.serve.serving import PredictServer
 from fedmend.serve.sources import People, Quota, source_of
@@ -142,6 +143,24 @@ def test_a_partner_that_fails_again_and_again_rests():
     breaker._until = 0.0
     breaker.note(False)
     assert not breaker.is_open()
+
+
+def test_scores_that_are_no_longer_those_of_the_beginning(tmp_path):
+    rng = np.random.default_rng(0)
+    drift = Drift(tmp_path)
+    drift.note(rng.beta(2, 5, MANY).tolist())
+    assert drift.index() is None, "there is nothing yet to compare with the first"
+    drift.note(rng.beta(2, 5, MANY).tolist())
+    assert drift.index() < 0.05
+    again = Drift(tmp_path)  # after a restart
+    again.note(rng.beta(5, 2, MANY).tolist())
+    assert again.index() > 0.25
+    assert stability_index(np.array([50, 50]), np.array([80, 20])) == pytest.approx(
+        0.3 * np.log(1.6) - 0.3 * np.log(0.4)
+    )
+    (tmp_path / "first-scores.json").write_text("{}")
+    with pytest.raises(DataError, match="first-scores.json is damaged"):
+        Drift(tmp_path)
 
 
 def test_a_quota_is_for_each_person_and_asker(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import hashlib
 import json
 import os
@@ -26,7 +27,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import NameOID
 from tests.serve.conftest import serving
 
-from fedmend.errors import PartyAbsent, Refused
+from fedmend.errors import ConfigError, PartyAbsent, Refused
 from fedmend.federation import Policy
 from fedmend.federation.ledger import read_ledger
 from fedmend.serve.channel import Channel
@@ -130,7 +131,10 @@ def test_the_numbers_are_those_of_one_process(world, vertical, method):
     np.testing.assert_allclose(*p, atol=6e-5)  # digits = 4
     np.testing.assert_allclose(p[0], [1 - row["p(no)"] for row in expected[:-2]], atol=6e-5)
     # what crossed stands in both ledgers, one round for each batch
-    for name, file in (("bank", "serve-run.jsonl"), ("telco", f"serve-bank-run-{method}.jsonl")):
+    for name, file in (
+        ("bank", f"serve-run-{method}.jsonl"),
+        ("telco", f"serve-bank-run-{method}.jsonl"),
+    ):
         kinds = {entry.kind for entry in read_ledger(world.folder / name / "ledgers" / file)}
         assert "hashed-id" in kinds and kinds & {"embedding", "side"}
         assert not kinds & {"row", "label"}
@@ -276,16 +280,83 @@ def test_what_is_told_of_it(world, server):
     status, health = ask(server, None, "health", get=True)
     assert status == 200 and health["partners"] == {"telco": "there"}
     _, text = ask(server, None, "metrics", get=True)
-    assert 'fedmend_partner_up{partner="telco"} 1' in text
-    assert 'fedmend_absent_total{partner="telco",reason="late"}' in text
-    assert 'fedmend_request_seconds_count{outcome="partial"}' in text
+    of = 'model="run/vfl"'
+    assert f'fedmend_partner_up{{{of},partner="telco"}} 1' in text
+    assert f'fedmend_absent_total{{{of},partner="telco",reason="late"}}' in text
+    assert f'fedmend_request_seconds_count{{{of},outcome="partial"}}' in text
+    assert f'fedmend_expected_absent_share{{{of},partner="telco"}} 0.25' in text
     _, told = ask(server, None, "openapi.json", get=True)
-    assert set(told["paths"]) == {"/", "/predict", "/health", "/metrics"}
+    paths = {"/", "/predict", "/models/{run}/{method}/predict", "/health", "/metrics"}
+    assert set(told["paths"]) == paths
     log = (world.folder / "requests.jsonl").read_text()
     lines = [json.loads(each) for each in log.splitlines()]
     assert lines[-1]["asker"] == "crm" and lines[-1]["outcome"] == "complete"
     assert {each["outcome"] for each in lines} == {"complete", "partial", "refused", "invalid"}
     assert not any("id" in each for each in lines) and row["id"] == 1055
+
+
+def test_models_side_by_side_one_on_trial_and_back_again(world):
+    kit, partners = world.folder / "bank", {"telco": world.partner.address}
+    file = kit / "party.toml"
+    before = file.read_text()
+    file.write_text(f'{before}model = "run/vfl"\n')
+    try:
+        with serving(
+            PredictServer(kit, partners=partners, also=["run/risa"], shadow="run/secureboost")
+        ) as server:
+
+            def row(path="predict"):
+                status, found = ask(server, {"ids": [1140]}, path)
+                assert status == 200, found
+                (answer,) = found["predictions"]["bank"]
+                assert answer["used"] == ["bank", "telco"]
+                return found["model"], answer["p(yes)"]
+
+            vfl, risa = row(), row("models/run/risa/predict")
+            assert (vfl[0], risa[0]) == ("run/vfl", "run/risa") and vfl[1] != risa[1]
+            assert ask(server, {"ids": [1140]}, "models/run/clean/predict")[0] == 404
+            file.write_text(f'{before}model = "run/risa"\n')
+            assert row() == vfl and server.choose_again() == "run/risa" and row() == risa
+            file.write_text(f'{before}model = "run/nothing"\n')
+            with pytest.raises(ConfigError, match="holds no model 'run' 'nothing'"):
+                server.choose_again()
+            assert row() == risa
+            file.write_text(f'{before}model = "run/vfl"\n')
+            assert server.choose_again() == "run/vfl" and row() == vfl
+            # Whatever was answered was asked of the one on trial too, and differs somewhat.
+            of, until = '{model="run/secureboost"}', time.monotonic() + 30
+            while f"fedmend_shadow_rows_total{of} 6" not in (
+                text := server.versions.metrics_text()
+            ):
+                assert time.monotonic() < until, text
+                time.sleep(0.05)
+            assert f"fedmend_shadow_left_total{of} 0" in text
+            assert f"fedmend_shadow_difference_total{of} 0.000000" not in text
+            assert text.count("# TYPE fedmend_request_seconds histogram") == 1
+            told = ask(server, None, "health", get=True)[1]
+            assert set(told["models"]) == {"run/vfl", "run/risa", "run/secureboost"}
+            # A person's answers count together, whichever model gives them.
+            for _ in range(QUOTA - 6):
+                row("models/run/risa/predict")
+            assert ask(server, {"ids": [1140]})[0] == 429
+    finally:
+        file.write_text(before)
+
+
+def test_a_disk_that_is_full_at_the_label_party(world, monkeypatch):
+    """No answer leaves that the ledger does not know; and the partner's refusal is no failure."""
+    kit, partners = world.folder / "bank", {"telco": world.partner.address}
+    with serving(PredictServer(kit, "vfl", partners=partners)) as server:
+        assert ask(server, {"ids": [1141]})[0] == 200
+
+        def full(*given, **more):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(server.service.answerer.engine.ledger, "record", full)
+            status, found = ask(server, {"ids": [1141]})
+            assert status == 503 and "ledger cannot be written: No space left" in found["error"]
+        assert ask(server, {"ids": [1141]})[0] == 200
 
 
 def test_nobody_listens(tmp_path):

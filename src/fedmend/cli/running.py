@@ -137,13 +137,20 @@ def serve(
     partner: Annotated[
         KeyValues, Option(help="where a partner listens", metavar="PARTY=HOST:PORT")
     ] = None,
+    also: Annotated[
+        list[str] | None, Option(help="in a kit: a further model", metavar="RUN/METHOD")
+    ] = None,
+    shadow: Annotated[
+        str | None, Option(help="in a kit: a model on trial, unseen", metavar="RUN/METHOD")
+    ] = None,
     log: Annotated[Path | None, Option(help="a line of JSON for each request")] = None,
 ) -> None:
     """Answer questions about people as JSON over HTTP, on this machine; Ctrl-C ends it."""
     from fedmend.serve.serving import serve_run
 
     partners = {name: str(at) for name, at in _files_by_party(partner or [], "--partner").items()}
-    serve_run(place, method, port, run=run, partners=partners, log=log)
+    more = {"also": also or [], "shadow": shadow}
+    serve_run(place, method, port, run=run, partners=partners, log=log, **more)
 
 
 def _files_by_party(pairs: list[str], option: str = "--with") -> dict[str, Path]:

@@ -20,7 +20,8 @@ class ServeSettings(BaseModel):
     listen: where a partner waits for label parties. partners: at the label party, where each of
     its partners listens. normalise: as under [align]. deadline: seconds after which an answer does
     without partners. queue: how many requests wait at most. digits: of probabilities that leave.
-    askers: who may ask over HTTP, each with the SHA-256 of its token.
+    askers: who may ask over HTTP, each with the SHA-256 of its token. model: RUN/METHOD of the
+    model that answers, read again at SIGHUP.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -37,6 +38,7 @@ class ServeSettings(BaseModel):
     queue: int = Field(default=256, ge=1)
     digits: int | None = Field(default=None, ge=1, le=7)
     askers: dict[str, str] = Field(default_factory=dict)
+    model: str | None = Field(default=None, pattern="^[^/]+/[^/]+$")
 
     @model_validator(mode="after")
     def _one_source(self) -> ServeSettings:

@@ -139,6 +139,10 @@ class Answerer:
     def present(self) -> list[str]:
         return list(self._now.numbers)
 
+    def unknown_shares(self) -> dict[str, float]:
+        """Of the people here, those that each partner that is there does not know."""
+        return {name: float((known < 0).mean()) for name, known in self._now.numbers.items()}
+
     def _reload(self) -> None:
         # Workers that are kept have met those of partners that were there before.
         self.engine.renew()

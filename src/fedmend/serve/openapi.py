@@ -32,6 +32,7 @@ def document() -> dict[str, Any]:
         "type": "object",
         "required": ["method", "predictions", "notes"],
         "properties": {
+            "model": {"type": "string", "description": "RUN/METHOD"},
             "method": {"type": "string"},
             "predictions": {
                 "type": "object",
@@ -79,13 +80,21 @@ def document() -> dict[str, Any]:
             **{status: _content(words, error) for status, words in problems.items()},
         },
     }
+    secured = {"security": [{"token": []}, {}]}
     plain = {"responses": {"200": {"description": "text of Prometheus"}}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "fedmend serve", "version": __version__},
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "paths": {
-            "/predict": {"post": predict | {"security": [{"token": []}, {}]}},
+            "/predict": {"post": predict | secured},
+            "/models/{run}/{method}/predict": {
+                "post": predict | secured | {"operationId": "predict_by"},
+                "parameters": [
+                    {"name": each, "in": "path", "required": True, "schema": {"type": "string"}}
+                    for each in ("run", "method")
+                ],
+            },
             "/": {"get": {"responses": {"200": _content("what the model expects", {})}}},
             "/health": {"get": {"responses": {"200": _content("who is there", {})}}},
             "/metrics": {"get": plain},

@@ -8,6 +8,7 @@ party's own: its part and its table are here, and its partners listen elsewhere
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 import warnings
@@ -27,6 +28,7 @@ from fedmend.federation.randomness import draw_secret
 from fedmend.flow.new_rows import rows_of_records
 from fedmend.serve.answering import Answerer, Keeper, Served
 from fedmend.serve.desk import Desk, Question
+from fedmend.serve.drift import Drift
 from fedmend.serve.engine import ServingEngine
 from fedmend.serve.models import KeptModel, chosen, name_of_class, read_manifest, schema_of
 from fedmend.serve.partner import PART, PEOPLE, QUOTA, SERVE, SOURCE
@@ -38,7 +40,18 @@ if TYPE_CHECKING:
     from fedmend.deploy.serve_settings import ServeSettings
     from fedmend.flow.config import Config, PartySettings
 
-__all__ = ["MAX_REQUEST_ROWS", "Metrics", "OverQuota", "Service", "WholeRun", "open_kit"]
+__all__ = [
+    "MAX_REQUEST_ROWS",
+    "Metrics",
+    "OverQuota",
+    "Service",
+    "WholeRun",
+    "fell_short",
+    "open_kit",
+    "score_of",
+]
+
+logger = logging.getLogger(__name__)
 
 MAX_REQUEST_ROWS = 10_000
 BUCKETS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
@@ -68,31 +81,33 @@ class Metrics:
             self._rows[outcome] += len(used)
             self._absent.update(pair for each in absent for pair in each.items())
 
-    def text(self, gauges: Mapping[str, float]) -> str:
+    def lines(self, model: str) -> dict[str, list[str]]:
+        """By family, of one model."""
+        of = f'model="{model}"'
+        times: list[str] = []
         with self._lock:
-            lines = ["# TYPE fedmend_request_seconds histogram"]
             for outcome in sorted(self._sums):
+                labels = f'{of},outcome="{outcome}"'
                 for bound in (*BUCKETS, float("inf")):
                     name = "+Inf" if bound == float("inf") else f"{bound:g}"
                     count = self._counts[outcome, bound]
-                    labels = f'outcome="{outcome}",le="{name}"'
-                    lines.append(f"fedmend_request_seconds_bucket{{{labels}}} {count}")
+                    times.append(f'fedmend_request_seconds_bucket{{{labels},le="{name}"}} {count}')
                 total = self._counts[outcome, float("inf")]
-                of = f'{{outcome="{outcome}"}}'
-                lines.append(f"fedmend_request_seconds_sum{of} {self._sums[outcome]:.6f}")
-                lines.append(f"fedmend_request_seconds_count{of} {total}")
-            lines.append("# TYPE fedmend_rows_total counter")
-            lines += [
-                f'fedmend_rows_total{{outcome="{outcome}"}} {count}'
+                times.append(f"fedmend_request_seconds_sum{{{labels}}} {self._sums[outcome]:.6f}")
+                times.append(f"fedmend_request_seconds_count{{{labels}}} {total}")
+            rows = [
+                f'fedmend_rows_total{{{of},outcome="{outcome}"}} {count}'
                 for outcome, count in sorted(self._rows.items())
             ]
-            lines.append("# TYPE fedmend_absent_total counter")
-            lines += [
-                f'fedmend_absent_total{{partner="{partner}",reason="{reason}"}} {count}'
+            absent = [
+                f'fedmend_absent_total{{{of},partner="{partner}",reason="{reason}"}} {count}'
                 for (partner, reason), count in sorted(self._absent.items())
             ]
-        lines += [f"{name} {value:g}" for name, value in gauges.items()]
-        return "\n".join(lines) + "\n"
+        return {
+            "fedmend_request_seconds histogram": times,
+            "fedmend_rows_total counter": rows,
+            "fedmend_absent_total counter": absent,
+        }
 
 
 class Service:
@@ -105,21 +120,30 @@ class Service:
         schema: Schema | None,
         settings: ServeSettings,
         keepers: list[Keeper],
-        log: Path | None = None,
+        log: TextIO | None = None,
+        *,
+        drift: bool = False,
     ) -> None:
         self.answerer, self.party, self.schema = answerer, party, schema
         self.settings, self.keepers = settings, keepers
+        model = answerer.model
+        self.name = f"{model.run}/{model.folder.name}"
         self.metrics = Metrics()
+        self.drift = Drift(model.folder if drift else None)
         self.desk = Desk(answerer, settings.queue)
         self._quota = Quota(settings.quota)
         self._quota_lock = threading.Lock()
-        self._log: TextIO | None = None if log is None else log.open("a", encoding="utf-8")
+        self._log = log
 
     def by_ids(self, ids: list[Any], seconds: float, asker: str = "") -> list[dict[str, Any]]:
         """An answer for each id; ids that nobody here has are told as unknown."""
         places = self.answerer.people.places(ids)
+        self._count(asker, [ids[at] for at in np.flatnonzero(places >= 0).tolist()])
+        return self.answers(ids, places, seconds)
+
+    def answers(self, ids: list[Any], places: np.ndarray, seconds: float) -> list[dict[str, Any]]:
+        """The same of people at these places, without counting for anybody."""
         known = np.flatnonzero(places >= 0)
-        self._count(asker, [ids[at] for at in known.tolist()])
         found: list[dict[str, Any]] = [{"id": each, "unknown": True} for each in ids]
         if len(known):
             told = self.desk.ask(Question(places[known], time.monotonic() + seconds))
@@ -140,6 +164,10 @@ class Service:
         told = self.desk.ask(Question(places, time.monotonic() + seconds, table))
         rows = [{"id": each, **row} for each, row in zip(ids, self._rows(told), strict=True)]
         return rows, [str(each.message) for each in noted]
+
+    def share_quota(self, other: Service) -> None:
+        """Answers about a person count together, whichever model gives them."""
+        self._quota, self._quota_lock = other._quota, other._quota_lock
 
     def _count(self, asker: str, ids: list[Any]) -> None:
         with self._quota_lock:
@@ -174,23 +202,51 @@ class Service:
                 partners[keeper.partner] = keeper.state
         return {"model": self.answerer.model.title, "partners": partners, "waiting": len(self.desk)}
 
-    def metrics_text(self) -> str:
+    def lines(self) -> dict[str, list[str]]:
+        """For Prometheus, by family. A share that a partner lacks is what to expect while it is
+        there: of the people here, those it does not know."""
+        of = f'model="{self.name}"'
         present = self.answerer.present
-        gauges = {
-            f'fedmend_partner_up{{partner="{name}"}}': float(name in present)
+        up, lacks = "fedmend_partner_up", "fedmend_expected_absent_share"
+        found = self.metrics.lines(self.name)
+        found[f"{up} gauge"] = [
+            f'{up}{{{of},partner="{name}"}} {int(name in present)}'
             for name in self.answerer.partners
-        }
-        return self.metrics.text(gauges | {"fedmend_waiting": len(self.desk)})
+        ]
+        found[f"{lacks} gauge"] = [
+            f'{lacks}{{{of},partner="{name}"}} {share:.4f}'
+            for name, share in self.answerer.unknown_shares().items()
+        ]
+        found["fedmend_waiting gauge"] = [f"fedmend_waiting{{{of}}} {len(self.desk)}"]
+        if (index := self.drift.index()) is not None:
+            found["fedmend_score_drift gauge"] = [f"fedmend_score_drift{{{of}}} {index:.4f}"]
+        return found
 
     def note(self, asker: str, outcome: str, seconds: float, rows: list[dict[str, Any]]) -> None:
         """Count a request, and write a line of it: who, how many, how long; no id, no answer."""
         used = [row["used"] for row in rows if "used" in row]
         absent = [row["absent"] for row in rows if "absent" in row]
         self.metrics.note(outcome, seconds, used, absent)
+        whole = [row for row in rows if "prediction" in row and not fell_short(row)]
+        try:
+            self.drift.note([score_of(row) for row in whole])
+            self._write(asker, outcome, seconds, rows, absent)
+        except OSError as error:  # a full disk: the answer is given all the same
+            logger.warning("of a request nothing could be written down: %s", error)
+
+    def _write(
+        self,
+        asker: str,
+        outcome: str,
+        seconds: float,
+        rows: list[dict[str, Any]],
+        absent: list[dict[str, str]],
+    ) -> None:
         if self._log is not None:
             reasons = Counter(f"{name}: {why}" for each in absent for name, why in each.items())
             line = {
                 "time": round(time.time(), 3),
+                "model": self.name,
                 "asker": asker,
                 "outcome": outcome,
                 "rows": len(rows),
@@ -205,8 +261,19 @@ class Service:
         for keeper in self.keepers:
             keeper.stop()
         self.answerer.engine.close()
-        if self._log is not None:
-            self._log.close()
+
+
+def fell_short(row: dict[str, Any]) -> bool:
+    """Whether a partner is missing that should have been there."""
+    return any(why != "not known" for why in row.get("absent", {}).values())
+
+
+def score_of(row: dict[str, Any]) -> float:
+    """Of an answer: the second class's probability, the largest of several, or the value."""
+    shares = [value for name, value in row.items() if name.startswith("p(")]
+    if not shares:
+        return float(row["prediction"])
+    return float(shares[1] if len(shares) == 2 else max(shares))
 
 
 # ---------------------------------------------------------------- ways to open one
@@ -218,7 +285,7 @@ def open_kit(
     *,
     run: str | None = None,
     method: str | None = None,
-    log: Path | None = None,
+    log: TextIO | None = None,
 ) -> Service:
     """The label party's own service: its part and table are in its kit, partners elsewhere."""
     from fedmend.deploy.party_file import install_keys, load_party, require_confirmed
@@ -251,7 +318,7 @@ def open_kit(
         records=kit / "records",
     )
     install_keys(site, file)
-    ledger = Ledger(kit / LEDGER_FOLDER / f"{SERVE}-{model.run}.jsonl")
+    ledger = Ledger(kit / LEDGER_FOLDER / f"{SERVE}-{model.run}-{folder.name}.jsonl")
     ledger.remember = False
     engine = ServingEngine([site], needed, ledger)
     how = {"normalise": file.serve.normalise, "order": "secret"}
@@ -266,7 +333,7 @@ def open_kit(
     keepers = [Keeper(answerer, each, addresses[each], kit, hello) for each in needed]
     for keeper in keepers:
         keeper.first.wait(WAIT_SECONDS)
-    return Service(answerer, file, schema, file.serve, keepers, log)
+    return Service(answerer, file, schema, file.serve, keepers, log, drift=True)
 
 
 def _members(manifest: Mapping[str, Any]) -> list[str]:
@@ -302,7 +369,7 @@ class WholeRun:
     def labellers(self) -> list[str]:
         return self.config.labellers
 
-    def service(self, log: Path | None = None) -> Service:
+    def service(self, log: TextIO | None = None) -> Service:
         """Everybody's tables are read, and aligned as the run says."""
         from fedmend.deploy.serve_settings import ServeSettings
 

@@ -2,6 +2,7 @@
 
 POST /predict   {"ids": [7, 8]}                       people of the label party
                 {"bank": [{"customer": 7, …}]}        new rows, by party
+POST /models/RUN/METHOD/predict                       the same, of one of several models
 GET  /          what the model expects of each party
 GET  /health, /metrics, /openapi.json
 """
@@ -12,19 +13,29 @@ import hashlib
 import hmac
 import json
 import logging
+import re
+import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from fedmend._json import plain
-from fedmend.errors import DataError, FedmendError
+from fedmend.errors import ConfigError, DataError, FedmendError
 from fedmend.serve.desk import Busy
 from fedmend.serve.loopback import LoopbackHandler, LoopbackServer, serve_until_told
 from fedmend.serve.openapi import document
-from fedmend.serve.service import MAX_REQUEST_ROWS, OverQuota, Service, WholeRun, open_kit
+from fedmend.serve.service import (
+    MAX_REQUEST_ROWS,
+    OverQuota,
+    Service,
+    WholeRun,
+    fell_short,
+    open_kit,
+)
+from fedmend.serve.versions import Versions
 
 __all__ = ["PredictServer", "serve_run"]
 
@@ -33,13 +44,15 @@ logger = logging.getLogger(__name__)
 MAX_REQUEST_BYTES = 4_000_000
 REQUEST_SECONDS = 30.0
 LONGEST_DEADLINE = 60.0
+MODEL_PATH = re.compile(r"/models/([^/]+/[^/]+)/predict")
 
 
 class PredictServer(LoopbackServer):
     """A model behind a port of loopback; use it as a context.
 
     place: a run whose parts are all here, or the kit of the label party, whose partners listen at
-    the addresses in `partners` (or those in its party.toml).
+    the addresses in `partners` (or those in its party.toml). also, shadow: further models of the
+    kit, RUN/METHOD (`versions`).
     """
 
     most_connections = 512  # askers keep theirs open
@@ -52,39 +65,77 @@ class PredictServer(LoopbackServer):
         *,
         run: str | None = None,
         partners: Mapping[str, str] | None = None,
+        also: Sequence[str] = (),
+        shadow: str | None = None,
         log: Path | None = None,
     ) -> None:
         self.whole: WholeRun | None = None
-        self._service: Service | None = None
-        self._log = log
+        self._versions: Versions | None = None
+        self._place, self._partners = place, partners or {}
         self._opening = threading.Lock()
         super().__init__(port, _Handler)
+        self._log = None if log is None else log.open("a", encoding="utf-8")
         try:
             if (place / "party.toml").is_file():
-                self._service = open_kit(place, partners or {}, run=run, method=method, log=log)
+                self._versions = self._of_kit(run, method)
+                for name in also:
+                    self._versions.add(name)
+                if shadow is not None:
+                    self._versions.try_beside(shadow)
+            elif also or shadow is not None:
+                raise ConfigError("--also and --shadow are for a kit. Mend: serve the kit")
             else:
                 self.whole = WholeRun(place, method)
         except BaseException:
-            self._server.server_close()
+            self.__exit__()
             raise
+
+    def _of_kit(self, run: str | None, method: str | None) -> Versions:
+        chosen = self._chosen() if run is None and method is None else None
+        if chosen is not None:
+            run, method = chosen.split("/")
+        return Versions(self._open(run, method), lambda name: self._open(*_run_and_method(name)))
+
+    def _open(self, run: str | None, method: str | None) -> Service:
+        return open_kit(self._place, self._partners, run=run, method=method, log=self._log)
+
+    def _chosen(self) -> str | None:
+        """The model that party.toml names now."""
+        from fedmend.deploy.party_file import load_party
+
+        return load_party(self._place).serve.model
+
+    def choose_again(self) -> str:
+        """Let the model answer that party.toml names now; returns its name."""
+        chosen = None if self.whole is not None else self._chosen()
+        if chosen is not None:
+            self.versions.choose(chosen)
+        return self.service.name
 
     @property
     def title(self) -> str:
         return self.whole.model.title if self.whole else self.service.answerer.model.title
 
     @property
-    def service(self) -> Service:
+    def versions(self) -> Versions:
         """Opened when somebody is first asked about by an id: then tables are read and aligned."""
         with self._opening:
-            if self._service is None:
+            if self._versions is None:
                 assert self.whole is not None
-                self._service = self.whole.service(self._log)
-            return self._service
+                self._versions = Versions(self.whole.service(self._log))
+            return self._versions
+
+    @property
+    def service(self) -> Service:
+        """The model that answers where none is named."""
+        return self.versions.default
 
     def __exit__(self, *exc: object) -> None:
         super().__exit__(*exc)
-        if self._service is not None:
-            self._service.close()
+        if self._versions is not None:
+            self._versions.close()
+        if self._log is not None:
+            self._log.close()
 
     # ------------------------------------------------------------------ what is asked
 
@@ -108,34 +159,44 @@ class PredictServer(LoopbackServer):
                 own[name] = {"id": known[name].id, "columns": columns}
         return {"method": self.title, "label_party": label_party, "parties": own, **limits}
 
-    def predict(self, asked: Any, asker: str = "") -> dict[str, Any]:
-        """Predictions by party, as the files of ``fedmend predict`` have them."""
+    def predict(
+        self, asked: Any, asker: str = "", service: Service | None = None
+    ) -> dict[str, Any]:
+        """Predictions by party, as the files of ``fedmend predict`` have them.
+
+        service: one of several models, if not the one that answers where none is named.
+        """
+        if self.whole is not None and not (isinstance(asked, dict) and "ids" in asked):
+            records = _records(asked)
+            with self._opening:  # one at a time: torch keeps its threads per caller
+                answers, notes = self.whole.predict(records)
+            return {"method": self.title, "predictions": answers, "notes": notes}
+        service = service or self.service
         began = time.perf_counter()
         rows: list[dict[str, Any]] = []
         outcome = "failed"
         try:
-            found, rows = self._predict(asked, asker)
-            outcome = "partial" if any(_fell_short(row) for row in rows) else "complete"
-            return {"method": self.title, **found}
+            found, rows = self._predict(asked, asker, service)
+            outcome = "partial" if any(fell_short(row) for row in rows) else "complete"
+            title = service.answerer.model.title
+            return {"model": service.name, "method": title, **found}
         except FedmendError as error:
             outcome = _outcome(error)
             raise
         finally:
-            if self._service is not None:
-                self._service.note(asker, outcome, time.perf_counter() - began, rows)
+            service.note(asker, outcome, time.perf_counter() - began, rows)
 
-    def _predict(self, asked: Any, asker: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    def _predict(
+        self, asked: Any, asker: str, service: Service
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         if isinstance(asked, dict) and "ids" in asked:
-            ids, seconds = _ids(asked, self.service.settings.deadline)
-            rows = self.service.by_ids(ids, seconds, asker)
-            party = self.service.party.name
-            return {"predictions": {party: rows}, "notes": []}, rows
+            ids, seconds = _ids(asked, service.settings.deadline)
+            rows = service.by_ids(ids, seconds, asker)
+            shadow = self.versions.shadow
+            if shadow is not None and shadow.service is not service:
+                shadow.try_it(rows, seconds)
+            return {"predictions": {service.party.name: rows}, "notes": []}, rows
         records = _records(asked)
-        if self.whole is not None:
-            with self._opening:  # one at a time: torch keeps its threads per caller
-                answers, notes = self.whole.predict(records)
-            return {"predictions": answers, "notes": notes}, []
-        service = self.service
         others = [name for name in records if name != service.party.name]
         if others:
             raise DataError(
@@ -151,7 +212,7 @@ class PredictServer(LoopbackServer):
 
     def asker_of(self, authorization: str | None) -> str | None:
         """Who asks, by a token; None where nobody is known by it."""
-        askers = {} if self._service is None else self._service.settings.askers
+        askers = {} if self._versions is None else self._versions.default.settings.askers
         if not askers:
             return ""
         kind, _, token = (authorization or "").partition(" ")
@@ -162,8 +223,11 @@ class PredictServer(LoopbackServer):
         return None
 
 
-def _fell_short(row: dict[str, Any]) -> bool:
-    return any(why != "not known" for why in row.get("absent", {}).values())
+def _run_and_method(name: str) -> tuple[str, str]:
+    run, slash, method = name.partition("/")
+    if not slash or not run or not method:
+        raise ConfigError(f"{name!r} names no model. Mend: RUN/METHOD, as they lie in the kit")
+    return run, method
 
 
 def _outcome(error: FedmendError) -> str:
@@ -243,16 +307,32 @@ def serve_run(
     *,
     run: str | None = None,
     partners: Mapping[str, str] | None = None,
+    also: Sequence[str] = (),
+    shadow: str | None = None,
     log: Path | None = None,
 ) -> None:
-    """Serve until interrupted or told to end (SIGTERM)."""
+    """Serve until interrupted or told to end (SIGTERM); SIGHUP: party.toml says which model."""
     import typer
 
-    with PredictServer(place, method, port, run=run, partners=partners, log=log) as server:
-        serve_until_told(
-            server,
-            lambda: typer.echo(f"{server.address} answers with {server.title} (Ctrl-C ends it)"),
-        )
+    def choose() -> None:
+        try:
+            typer.echo(f"{server.choose_again()} answers")
+        except FedmendError as error:  # the one before goes on
+            typer.echo(f"{server.service.name} goes on answering: {error}", err=True)
+
+    with PredictServer(
+        place, method, port, run=run, partners=partners, also=also, shadow=shadow, log=log
+    ) as server:
+        before = signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=choose).start())
+        try:
+            serve_until_told(
+                server,
+                lambda: typer.echo(
+                    f"{server.address} answers with {server.title} (Ctrl-C ends it)"
+                ),
+            )
+        finally:
+            signal.signal(signal.SIGHUP, before)
         typer.echo("ended")
 
 
@@ -266,9 +346,9 @@ class _Handler(LoopbackHandler):
     def do_GET(self) -> None:
         pages = {
             "/": lambda: self._send(HTTPStatus.OK, self.app.about()),
-            "/health": lambda: self._send(HTTPStatus.OK, self.app.service.health()),
+            "/health": lambda: self._send(HTTPStatus.OK, self.app.versions.health()),
             "/metrics": lambda: self.send(
-                self.app.service.metrics_text(), "text/plain; version=0.0.4"
+                self.app.versions.metrics_text(), "text/plain; version=0.0.4"
             ),
             "/openapi.json": lambda: self._send(HTTPStatus.OK, document()),
         }
@@ -286,10 +366,16 @@ class _Handler(LoopbackHandler):
             self._send(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"error": words})
         else:
             body = self.rfile.read(int(length))
-            if self._is_for("/predict"):
-                self._answer(body)
+            named = MODEL_PATH.fullmatch(self.path)
+            if not self._is_for("/predict", *([self.path] if named else [])):
+                return
+            service = self.app.versions.find(named[1]) if named else None
+            if named and service is None:
+                self._send(HTTPStatus.NOT_FOUND, {"error": f"no model {named[1]!r} is served here"})
+            else:
+                self._answer(body, service)
 
-    def _answer(self, body: bytes) -> None:
+    def _answer(self, body: bytes, service: Service | None) -> None:
         asker = self.app.asker_of(self.headers.get("Authorization"))
         if asker is None:
             words = "no token of an asker that is known here. Mend: Authorization: Bearer …"
@@ -301,13 +387,16 @@ class _Handler(LoopbackHandler):
             self._send(HTTPStatus.BAD_REQUEST, {"error": f"this is no JSON: {error}"})
             return
         try:
-            self._send(HTTPStatus.OK, self.app.predict(asked, asker))
+            self._send(HTTPStatus.OK, self.app.predict(asked, asker, service))
         except Busy as error:
             self._send(HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(error)}, retry=True)
         except OverQuota as error:
             self._send(HTTPStatus.TOO_MANY_REQUESTS, {"error": str(error)})
         except FedmendError as error:
             self._send(HTTPStatus.UNPROCESSABLE_ENTITY, {"error": str(error)})
+        except OSError as error:  # no answer leaves that the ledger does not know
+            words = f"the ledger cannot be written: {error.strerror}. Mend: make room on its disk"
+            self._send(HTTPStatus.SERVICE_UNAVAILABLE, {"error": words}, retry=True)
         except Exception:
             logger.exception("a request could not be answered")
             words = "a fault in fedmend. Mend: its log says more"
