@@ -45,6 +45,23 @@ def asking(kit, hello=HELLO, kinds=("embedding", "count")):
 # ---------------------------------------------------------------- who is let in
 
 
+def test_what_happens_while_a_page_is_made_is_news_to_it(kit, monkeypatch):
+    from fedmend.console import server as room
+
+    template, words, make = room.PAGES["/"]
+
+    def slowly(party):
+        shown = make(party)
+        Events(kit / "events.jsonl").note("run 'spring' ended: finished")
+        return shown
+
+    monkeypatch.setitem(room.PAGES, "/", (template, words, slowly))
+    with ConsoleServer(kit) as server:
+        page = server.page("/")
+        assert "ended: finished" not in page
+        assert f'data-state="{server.party.state()}"' not in page
+
+
 def test_nobody_without_the_link_and_the_link_is_good_for_once(kit):
     with serving(ConsoleServer(kit)) as server:
         visitor = Visitor(server)

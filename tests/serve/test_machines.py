@@ -359,6 +359,32 @@ def test_a_disk_that_is_full_at_the_label_party(world, monkeypatch):
         assert ask(server, {"ids": [1141]})[0] == 200
 
 
+def test_a_label_party_that_is_killed_finds_its_partner_again(world):
+    """As a process, which SIGHUP tells to read anew which model answers."""
+    kit, file = world.folder / "bank", world.folder / "bank" / "party.toml"
+    before = file.read_text()
+    partner = f"telco={world.partner.address}"
+    words = ["serve", str(kit), "--run", "run", "--method", "vfl", "--partner", partner]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedmend", *words], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert "answers with VFL" in process.stdout.readline()
+        file.write_text(f'{before}model = "run/risa"\n')
+        process.send_signal(signal.SIGHUP)
+        assert process.stdout.readline() == "run/risa answers\n"
+    finally:
+        file.write_text(before)
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    service = open_kit(kit, {"telco": world.partner.address}, method="vfl")
+    try:
+        assert service.by_ids([1142], 10.0)[0]["used"] == ("bank", "telco")
+    finally:
+        service.close()
+
+
 def test_nobody_listens(tmp_path):
     kit = Authority().kit(tmp_path / "bank", "bank")
     with socket.socket() as probe:

@@ -42,16 +42,19 @@ def run(
     people: int = 4000,
     requests: int = 2000,
     seconds: float = 20.0,
+    killed: int = 2000,
+    many: int = 20_000,
     parties: int = 2,
     method: str = "vfl",
     seed: int = 0,
 ) -> BenchResult:
     """Serve one model in both ways. `quick`: fewer people and requests.
 
-    seconds: how long partners are killed and started again.
+    seconds, killed: how long partners are killed and started again, and how many are asked about
+    at least meanwhile. many: requests over which the label party's memory is looked at.
     """
     if quick:
-        people, requests, seconds = 400, 80, 3.0
+        people, requests, seconds, killed, many = 400, 80, 3.0, 0, 200
     table: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="fedmend-bench-") as scratch:
         folder = Path(scratch)
@@ -62,10 +65,8 @@ def run(
             table += _asked("one process", near, shared, requests, [alone])
         with _world(folder, names) as world:
             table += _asked(f"{parties} parties", world.address, shared, requests, world.all)
-            grown = _resident(world.server)
-            table.append(_killed(world, shared, seconds))
-            table.append({"what": "memory of the label party", "MB": grown})
-            table[-1]["MB after kills"] = _resident(world.server)
+            table.append(_killed(world, shared, seconds, killed))
+            table.append(_grown(world, shared, many))
     return BenchResult(NAME, table, _bars(table, parties))
 
 
@@ -149,17 +150,31 @@ def _crowd(
     return spent, outcomes
 
 
-def _killed(world: _World, people: np.ndarray, seconds: float) -> dict[str, Any]:
+def _grown(world: _World, people: np.ndarray, requests: int) -> dict[str, Any]:
+    """The label party's memory after a tenth of so many requests of 64 askers, and after all."""
+    row: dict[str, Any] = {"what": f"memory over {requests:,} requests"}
+    _crowd(world.address, people, ASKERS[-1], requests // 10)
+    row["MB"] = _resident(world.server)
+    _crowd(world.address, people, ASKERS[-1], requests - requests // 10)
+    return row | {"MB after": _resident(world.server)}
+
+
+def _killed(world: _World, people: np.ndarray, seconds: float, least: int) -> dict[str, Any]:
     """Eight ask while the first partner is stopped, killed and started again, in turns."""
-    over = threading.Event()
+    over, asked = threading.Event(), [0]
+
+    def enough() -> bool:
+        asked[0] += 1
+        return over.is_set()
+
     result: list[Any] = []
     crowd = threading.Thread(
-        target=lambda: result.append(_crowd(world.address, people, 8, 0, over.is_set))
+        target=lambda: result.append(_crowd(world.address, people, 8, 0, enough))
     )
     crowd.start()
     kills, deadline = 0, time.monotonic() + seconds
     try:
-        while time.monotonic() < deadline or not kills:
+        while time.monotonic() < deadline or not kills or asked[0] < least:
             time.sleep(1.0)
             world.slow(0.7)
             time.sleep(0.5)

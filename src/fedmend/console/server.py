@@ -82,6 +82,8 @@ class ConsoleServer(LoopbackServer):
     def page(self, path: str, notice: str = "", error: str = "", **more: Any) -> str:
         """A page as text. notice: the name of kept words. more: what an action adds to it."""
         template, _, make = PAGES[path]
+        # Before the page is made: what happens meanwhile is news to it.
+        state = self.party.state()
         shown: dict[str, Any] = {}
         try:
             shown = make(self.party)
@@ -99,7 +101,7 @@ class ConsoleServer(LoopbackServer):
                 notice=self._notices.get(notice, ""),
                 error=error,
                 csrf=self.csrf,
-                state=self.party.state(),
+                state=state,
                 **(shown | more),
             )
         )
