@@ -299,33 +299,32 @@ def test_models_side_by_side_one_on_trial_and_back_again(world):
     kit, partners = world.folder / "bank", {"telco": world.partner.address}
     file = kit / "party.toml"
     before = file.read_text()
-    file.write_text(f'{before}model = "run/vfl"\n')
+    file.write_text(f'{before}model = "run/risa"\n')
+    trees = "run/secureboost"
     try:
-        with serving(
-            PredictServer(kit, partners=partners, also=["run/risa"], shadow="run/secureboost")
-        ) as server:
+        with serving(PredictServer(kit, partners=partners, also=[trees], shadow=trees)) as server:
 
             def row(path="predict"):
-                status, found = ask(server, {"ids": [1140]}, path)
+                status, found = ask(server, {"ids": [1140], "deadline_ms": 10_000}, path)
                 assert status == 200, found
                 (answer,) = found["predictions"]["bank"]
                 assert answer["used"] == ["bank", "telco"]
                 return found["model"], answer["p(yes)"]
 
-            vfl, risa = row(), row("models/run/risa/predict")
-            assert (vfl[0], risa[0]) == ("run/vfl", "run/risa") and vfl[1] != risa[1]
+            risa, boosted = row(), row(f"models/{trees}/predict")
+            assert (risa[0], boosted[0]) == ("run/risa", trees) and risa[1] != boosted[1]
             assert ask(server, {"ids": [1140]}, "models/run/clean/predict")[0] == 404
-            file.write_text(f'{before}model = "run/risa"\n')
-            assert row() == vfl and server.choose_again() == "run/risa" and row() == risa
+            file.write_text(f'{before}model = "{trees}"\n')
+            assert row() == risa and server.choose_again() == trees and row() == boosted
             file.write_text(f'{before}model = "run/nothing"\n')
             with pytest.raises(ConfigError, match="holds no model 'run' 'nothing'"):
                 server.choose_again()
-            assert row() == risa
-            file.write_text(f'{before}model = "run/vfl"\n')
-            assert server.choose_again() == "run/vfl" and row() == vfl
-            # Whatever was answered was asked of the one on trial too, and differs somewhat.
-            of, until = '{model="run/secureboost"}', time.monotonic() + 30
-            while f"fedmend_shadow_rows_total{of} 6" not in (
+            assert row() == boosted
+            file.write_text(f'{before}model = "run/risa"\n')
+            assert server.choose_again() == "run/risa" and row() == risa
+            # What others answered was asked of the one on trial too, and it differs somewhat.
+            of, until = f'{{model="{trees}"}}', time.monotonic() + 30
+            while f"fedmend_shadow_rows_total{of} 3" not in (
                 text := server.versions.metrics_text()
             ):
                 assert time.monotonic() < until, text
@@ -334,19 +333,21 @@ def test_models_side_by_side_one_on_trial_and_back_again(world):
             assert f"fedmend_shadow_difference_total{of} 0.000000" not in text
             assert text.count("# TYPE fedmend_request_seconds histogram") == 1
             told = ask(server, None, "health", get=True)[1]
-            assert set(told["models"]) == {"run/vfl", "run/risa", "run/secureboost"}
+            assert set(told["models"]) == {"run/risa", trees}
+            with pytest.raises(ConfigError, match="another process answers with this model"):
+                open_kit(kit, partners, method="risa")
             # A person's answers count together, whichever model gives them.
             for _ in range(QUOTA - 6):
-                row("models/run/risa/predict")
+                row(f"models/{trees}/predict")
             assert ask(server, {"ids": [1140]})[0] == 429
     finally:
         file.write_text(before)
 
 
 def test_a_disk_that_is_full_at_the_label_party(world, monkeypatch):
-    """No answer leaves that the ledger does not know; and the partner's refusal is no failure."""
+    """No answer leaves that the ledger does not know."""
     kit, partners = world.folder / "bank", {"telco": world.partner.address}
-    with serving(PredictServer(kit, "vfl", partners=partners)) as server:
+    with serving(PredictServer(kit, "risa", partners=partners)) as server:
         assert ask(server, {"ids": [1141]})[0] == 200
 
         def full(*given, **more):
@@ -359,26 +360,50 @@ def test_a_disk_that_is_full_at_the_label_party(world, monkeypatch):
         assert ask(server, {"ids": [1141]})[0] == 200
 
 
+def test_a_disk_that_is_full_at_the_partner(world, tmp_path):
+    disk, kit = tmp_path / "disk", tmp_path / "telco"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=32k", "tmpfs", str(disk)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a small file system can only be mounted by root")
+    shutil.copytree(world.folder / "telco", kit, ignore=shutil.ignore_patterns("ledgers"))
+    (kit / "ledgers").symlink_to(disk)
+    partner = Partner(kit)
+    try:
+        service = open_kit(world.folder / "bank", {"telco": partner.address}, method="risa")
+        places = service.answerer.people.places([1143])
+        for _ in range(300):
+            (row,) = service.answers([1143], places, 10.0)
+            if row["absent"]:
+                break
+        service.close()
+    finally:
+        partner.end()
+        subprocess.run(["umount", str(disk)], check=True)
+    assert row["absent"] == {"telco": "refused"} and row["used"] == ("bank",)
+    assert "No space left on device" in (kit / "events.jsonl").read_text()
+
+
 def test_a_label_party_that_is_killed_finds_its_partner_again(world):
     """As a process, which SIGHUP tells to read anew which model answers."""
     kit, file = world.folder / "bank", world.folder / "bank" / "party.toml"
     before = file.read_text()
     partner = f"telco={world.partner.address}"
-    words = ["serve", str(kit), "--run", "run", "--method", "vfl", "--partner", partner]
+    words = ["serve", str(kit), "--run", "run", "--method", "risa", "--partner", partner]
     process = subprocess.Popen(
         [sys.executable, "-m", "fedmend", *words], stdout=subprocess.PIPE, text=True
     )
     try:
-        assert "answers with VFL" in process.stdout.readline()
-        file.write_text(f'{before}model = "run/risa"\n')
+        assert "answers with RISA" in process.stdout.readline()
+        file.write_text(f'{before}model = "run/secureboost"\n')
         process.send_signal(signal.SIGHUP)
-        assert process.stdout.readline() == "run/risa answers\n"
+        assert process.stdout.readline() == "run/secureboost answers\n"
     finally:
         file.write_text(before)
         process.kill()
         process.wait()
         process.stdout.close()
-    service = open_kit(kit, {"telco": world.partner.address}, method="vfl")
+    service = open_kit(kit, {"telco": world.partner.address}, method="risa")
     try:
         assert service.by_ids([1142], 10.0)[0]["used"] == ("bank", "telco")
     finally:

@@ -80,7 +80,7 @@ def document() -> dict[str, Any]:
             **{status: _content(words, error) for status, words in problems.items()},
         },
     }
-    secured = {"security": [{"token": []}, {}]}
+    secured: dict[str, Any] = {"security": [{"token": []}, {}]}
     plain = {"responses": {"200": {"description": "text of Prometheus"}}}
     return {
         "openapi": "3.1.0",

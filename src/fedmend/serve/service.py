@@ -7,6 +7,7 @@ party's own: its part and its table are here, and its partners listen elsewhere
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import threading
@@ -134,6 +135,7 @@ class Service:
         self._quota = Quota(settings.quota)
         self._quota_lock = threading.Lock()
         self._log = log
+        self.lock: TextIO | None = None
 
     def by_ids(self, ids: list[Any], seconds: float, asker: str = "") -> list[dict[str, Any]]:
         """An answer for each id; ids that nobody here has are told as unknown."""
@@ -261,6 +263,8 @@ class Service:
         for keeper in self.keepers:
             keeper.stop()
         self.answerer.engine.close()
+        if self.lock is not None:
+            self.lock.close()
 
 
 def fell_short(row: dict[str, Any]) -> bool:
@@ -318,7 +322,9 @@ def open_kit(
         records=kit / "records",
     )
     install_keys(site, file)
-    ledger = Ledger(kit / LEDGER_FOLDER / f"{SERVE}-{model.run}-{folder.name}.jsonl")
+    written = kit / LEDGER_FOLDER / f"{SERVE}-{model.run}-{folder.name}.jsonl"
+    lock = _alone_with(written)
+    ledger = Ledger(written)
     ledger.remember = False
     engine = ServingEngine([site], needed, ledger)
     how = {"normalise": file.serve.normalise, "order": "secret"}
@@ -333,7 +339,24 @@ def open_kit(
     keepers = [Keeper(answerer, each, addresses[each], kit, hello) for each in needed]
     for keeper in keepers:
         keeper.first.wait(WAIT_SECONDS)
-    return Service(answerer, file, schema, file.serve, keepers, log, drift=True)
+    service = Service(answerer, file, schema, file.serve, keepers, log, drift=True)
+    service.lock = lock
+    return service
+
+
+def _alone_with(ledger: Path) -> TextIO:
+    """Hold a ledger as long as this is open: a chain is written by one, and partners answer one."""
+    ledger.parent.mkdir(parents=True, exist_ok=True)
+    held = ledger.open("a", encoding="utf-8")
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        held.close()
+        raise ConfigError(
+            f"another process answers with this model and writes {ledger.name}. Mend: end it, or "
+            "send it SIGHUP to change its model"
+        ) from None
+    return held
 
 
 def _members(manifest: Mapping[str, Any]) -> list[str]:
