@@ -149,8 +149,8 @@ def serve(
     from fedmend.serve.serving import serve_run
 
     partners = {name: str(at) for name, at in _files_by_party(partner or [], "--partner").items()}
-    more = {"also": also or [], "shadow": shadow}
-    serve_run(place, method, port, run=run, partners=partners, log=log, **more)
+    given = {"run": run, "shadow": shadow}
+    serve_run(place, method, port, partners=partners, also=also or (), log=log, **given)
 
 
 def _files_by_party(pairs: list[str], option: str = "--with") -> dict[str, Path]:

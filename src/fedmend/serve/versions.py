@@ -133,8 +133,11 @@ class Versions:
     def metrics_text(self) -> str:
         """All of it for Prometheus, a family's lines together."""
         families: dict[str, list[str]] = {}
-        for each in [*self._all.values(), *([self.shadow] if self.shadow else [])]:
-            for family, lines in each.lines().items():
+        told = [each.lines() for each in self._all.values()]
+        if self.shadow is not None:
+            told.append(self.shadow.lines())
+        for each in told:
+            for family, lines in each.items():
                 families.setdefault(family, []).extend(lines)
         return "".join(
             f"# TYPE {family}\n" + "".join(f"{line}\n" for line in lines)
