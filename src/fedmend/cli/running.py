@@ -149,8 +149,16 @@ def serve(
     from fedmend.serve.serving import serve_run
 
     partners = {name: str(at) for name, at in _files_by_party(partner or [], "--partner").items()}
-    given = {"run": run, "shadow": shadow}
-    serve_run(place, method, port, partners=partners, also=also or (), log=log, **given)
+    serve_run(
+        place,
+        method,
+        port,
+        run=run,
+        partners=partners,
+        also=also or (),
+        shadow=shadow,
+        log=log,
+    )
 
 
 def _files_by_party(pairs: list[str], option: str = "--with") -> dict[str, Path]:
