@@ -217,7 +217,7 @@ def cost(
             "times Clean, cpu": cpu[name] / cpu["Clean"],
             "sums, cpu seconds": sums.get(name),
             "MB crossed": sent[name],
-            "100 epochs": best[name] * 100 / epochs,
+            "cpu seconds, 100 epochs": cpu[name] * 100 / epochs,
             "100 epochs, paper": published.get(name),
         }
         for name in models
