@@ -15,6 +15,7 @@ import fedmend as fm
 from fedmend.data.table import Table
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.methods.network import EPOCH_STEPS
+from fedmend.methods.risa.risa import STEPS_OF_TWO
 from fedmend.split.config import Settings, SplitConfig
 from fedmend.split.features import BatchOrder
 from fedmend.split.labels import LabelLikelihood, keep_likelihood
@@ -66,11 +67,25 @@ def test_an_epoch_of_few_rows_is_several_whole_passes() -> None:
     assert len(many.sizes) == 32
 
 
-@pytest.mark.parametrize("method", [fm.VFL, fm.Local, fm.AbsentPartner, fm.RISA])
-def test_every_method_takes_enough_steps_of_a_small_table(method: Any, make_fed: Make) -> None:
+FIXED = {"epochs": 2, "patience": None}
+
+
+@pytest.mark.parametrize(
+    ("model", "least"),
+    [
+        (fm.VFL(**FIXED), EPOCH_STEPS),
+        (fm.Local(**FIXED), EPOCH_STEPS),
+        (fm.AbsentPartner(**FIXED), EPOCH_STEPS),
+        (fm.RISA(epochs=2, members=1), EPOCH_STEPS),
+        (fm.RISA(epochs=2), STEPS_OF_TWO),  # an ensemble, of two classes
+    ],
+)
+def test_every_method_takes_enough_steps_of_a_small_table(
+    model: Any, least: int, make_fed: Make
+) -> None:
     steps: list[int] = []
 
-    class Counted(method._network_type):  # type: ignore[misc, name-defined]
+    class Counted(model._network_type):  # type: ignore[misc, name-defined]
         def session(self, *given: Any, **options: Any) -> Any:
             made = super().session(*given, **options)
             epoch = made.epoch
@@ -82,11 +97,11 @@ def test_every_method_takes_enough_steps_of_a_small_table(method: Any, make_fed:
             made.epoch = counted
             return made
 
-    fed = make_fed()
-    model = method(epochs=2, patience=None) if method is not fm.RISA else method(epochs=2)
     model._network_type = Counted
-    model.fit(fed)
-    assert min(steps) >= EPOCH_STEPS
+    model.fit(make_fed())
+    assert min(steps) >= least
+    if least == STEPS_OF_TWO:
+        assert max(steps) < EPOCH_STEPS
 
 
 # ---------------------------------------------------------------------------------- held-out rows

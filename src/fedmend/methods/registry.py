@@ -206,7 +206,7 @@ _RECORDS = (
         "risa",
         classes_only=True,
         contest="torn",
-        rate=Rate(0.1, 0.65, 0, 12_500),
+        rate=Rate(0.1, 0.55, 0, 12_500),
         units=Facts.weighed,
     ),
     Record(

@@ -149,6 +149,13 @@ def test_harm_within_the_error_of_the_mean_shuts_nobody_out() -> None:
     assert np.mean(heard) > 0.7
 
 
+def test_no_source_is_taken_at_its_opposite() -> None:
+    """Telco's columns are wrong of every row: the likeliest power would be below zero."""
+    outputs, y = pooled(400, helpful=False)
+    found = fit_pool(HOW, outputs, y, held=HELD)
+    assert found.trust[TELCO] == 0.0 < found.trust["bank"]
+
+
 @pytest.mark.parametrize("likely", [False, True])
 def test_the_slope_of_a_loss_is_the_one_that_is_traced(likely: bool) -> None:
     rng = np.random.default_rng(3)

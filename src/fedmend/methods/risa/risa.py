@@ -62,6 +62,9 @@ logger = logging.getLogger(__name__)
 HELD_OUT = (100, 1000)
 # With batch_size=None: batches of so many rows, or fewer, so that an epoch has some of them.
 LARGEST_BATCH, SMALLEST_BATCH, FEWEST_BATCHES = 1024, 16, 10
+STEPS_OF_TWO = 10
+"""The least steps of an epoch where there are two classes: with twice as many, as of more classes,
+an ensemble learns few rows by heart."""
 ADDITIVE_ROUNDS = 25
 CELLS_TO_CHOOSE = 4000
 """Rows times classes on which the ridge is chosen; it says how large weights are, not how many
@@ -151,7 +154,10 @@ class EvidenceSession(SharingSession):
             config.settings.batch_size,
             float(config.options["least_overlap"]),
         )
-        batches = max(batches, config.settings.epoch_steps)
+        least = config.settings.epoch_steps
+        if len(self.network.classes) == 2 and config.options["members"] > 1:
+            least = min(least, STEPS_OF_TWO)
+        batches = max(batches, least)
         self._batches = int(self.top.set_groups(pools, counts, batches))
         self.bottoms.set_groups(pools, counts, batches)
 
