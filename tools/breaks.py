@@ -1032,7 +1032,7 @@ BREAKS = (
     ),
     Break(
         "deploy: a yes to another run",
-        "deploy/party_screen.py",
+        "deploy/consent.py",
         '.strip() == f"yes {hello.run}":',
         '.startswith("yes"):',
         ("tests/deploy/test_party_screen.py",),
