@@ -256,8 +256,8 @@ def fresh_world(world):
 class Page:
     """What somebody does in a browser: read, and press what is there."""
 
-    def __init__(self, browser) -> None:
-        self.browser = browser
+    def __init__(self, browser, patience: float = 60.0) -> None:
+        self.browser, self._patience = browser, patience
 
     def _until(self, done) -> None:
         from selenium.common.exceptions import (
@@ -268,7 +268,7 @@ class Page:
 
         # A page may be exchanged, or a part of it, while it is looked at.
         gone = [NoSuchElementException, StaleElementReferenceException]
-        WebDriverWait(self.browser, 60, 0.2, gone).until(done)
+        WebDriverWait(self.browser, self._patience, 0.2, gone).until(done)
 
     def _press(self, how: str, what: str) -> None:
         from selenium.webdriver.common.keys import Keys

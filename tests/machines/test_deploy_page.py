@@ -107,7 +107,7 @@ def reader(tmp_path):
 def test_the_page_from_nothing_to_a_consent_and_an_answer(reader, browser, monkeypatch):
     folder = reader.folder
     scope = customers(folder)
-    page, told = Page(browser), {}
+    page, told = Page(browser, 240.0), {}  # processes may take their time to start
     for block in blocks(PAGE):
         text = reader.with_ports(block.text)
         if block.language == "":

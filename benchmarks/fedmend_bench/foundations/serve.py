@@ -155,8 +155,8 @@ def _grown(world: _World, people: np.ndarray, requests: int) -> dict[str, Any]:
     row: dict[str, Any] = {"what": f"memory over {requests:,} requests"}
     _crowd(world.address, people, ASKERS[-1], requests // 10)
     row["MB"] = _resident(world.server)
-    _crowd(world.address, people, ASKERS[-1], requests - requests // 10)
-    return row | {"MB after": _resident(world.server)}
+    spent, outcomes = _crowd(world.address, people, ASKERS[-1], requests - requests // 10)
+    return row | {"MB after": _resident(world.server)} | _milliseconds(spent) | _told(outcomes)
 
 
 def _killed(world: _World, people: np.ndarray, seconds: float, least: int) -> dict[str, Any]:
@@ -186,9 +186,12 @@ def _killed(world: _World, people: np.ndarray, seconds: float, least: int) -> di
         over.set()
         crowd.join()
     spent, outcomes = result[0]
+    return {"what": "partners killed", "kills": kills, **_told(outcomes), **_milliseconds(spent)}
+
+
+def _told(outcomes: Counter[str]) -> dict[str, int]:
     lost = sum(count for outcome, count in outcomes.items() if outcome.startswith("unanswered"))
-    told = {"complete": outcomes["complete"], "partial": outcomes["partial"], "unanswered": lost}
-    return {"what": "partners killed", "kills": kills, **told, **_milliseconds(spent)}
+    return {"complete": outcomes["complete"], "partial": outcomes["partial"], "unanswered": lost}
 
 
 def _timed(call: Callable[[], Any]) -> float:

@@ -126,14 +126,14 @@ class Versions:
         """Of the model that answers, and which others there are."""
         told = self.default.health()
         if len(self._all) > 1:
-            told["models"] = {name: each.health() for name, each in self._all.items()}
+            told["models"] = {name: each.health() for name, each in list(self._all.items())}
             told["shadow"] = None if self.shadow is None else self.shadow.service.name
         return told
 
     def metrics_text(self) -> str:
         """All of it for Prometheus, a family's lines together."""
         families: dict[str, list[str]] = {}
-        told = [each.lines() for each in self._all.values()]
+        told = [each.lines() for each in list(self._all.values())]  # one may be opened meanwhile
         if self.shadow is not None:
             told.append(self.shadow.lines())
         for each in told:
