@@ -166,6 +166,8 @@ def test_classes_of_few_rows_are_not_counted(tmp_path):
     at = AtSite(Site("bank", {"train": rows}))
     # "yes" is left out too: all rows less "no" and "yes" would be nine
     assert at.worker("OverviewWorker").label_counts()["counts"] == {"no": 60}
+    assert at.site.rows.leverage(rows, "labels").any(), "an answer about labels, not about columns"
+    assert not at.site.rows.leverage(rows, "columns").any()
     counted = at.worker("ClassWorker")
     counted.attach(classes=["maybe", "no", "yes"])
     assert counted.counts().tolist() == [0, 60, 0]
