@@ -22,7 +22,7 @@ from fedmend.federation import Federation
 from fedmend.flow.config.settings import COMPLETED, AutoSettings
 from fedmend.flow.scoring import Reference, measure
 from fedmend.methods.auto.folds import fold, forget
-from fedmend.methods.registry import HORIZONTAL, METHODS, make
+from fedmend.methods.registry import METHODS, make
 from fedmend.report.amounts import pretty, score_text
 from fedmend.report.record import better_is_higher
 
@@ -191,14 +191,13 @@ class Contest:
 
     def _score(self, candidate: Candidate, train: Federation, held: Federation) -> dict[str, float]:
         estimator = make(candidate.name, self.how.params_of(candidate.name), self.seed)
-        reference = self.reference
-        if candidate.name in HORIZONTAL:
-            reference = Reference(tuple(held.label_parties), own=True)
         with warnings.catch_warnings():
             # What a part of the rows gives reason to is told when all of them are trained on.
             warnings.simplefilter("ignore", FedmendWarning)
             estimator.fit(train)
-            return measure(estimator, held, reference)
+            if self.horizontal:  # a party's part of a fold may be too few rows to tell of
+                return dict(estimator.judge(held))
+            return measure(estimator, held, self.reference)
 
     def _why(self, best: Candidate, able: list[Candidate], folds: int, rows: int) -> list[str]:
         """The choice in words."""

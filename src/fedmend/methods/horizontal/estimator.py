@@ -48,7 +48,7 @@ from fedmend.data.encode import Encoder
 from fedmend.errors import ConfigError, DataError, NotFitted, PrivacyWarning, ResumeError
 from fedmend.federation import COORDINATOR, Each, Federation, WorkerGroup
 from fedmend.federation.bound import declare
-from fedmend.learn.metrics import as_share, expected_error, f1_of
+from fedmend.learn.metrics import as_share, expected_error
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.methods.contract import Estimator, frame_of
 from fedmend.methods.horizontal.encoding import (
@@ -69,8 +69,9 @@ from fedmend.methods.horizontal.rounds import (
     Update,
     draw_clients,
 )
-from fedmend.methods.horizontal.tallies import auc_of, describe_tallies, scale_of
+from fedmend.methods.horizontal.tallies import describe_tallies, scale_of, scores_of, unpacked
 from fedmend.methods.horizontal.worker import (
+    JUDGED,
     LIMIT,
     MODEL,
     UPDATE,
@@ -92,6 +93,8 @@ if TYPE_CHECKING:
 __all__ = ["FederatedClients", "HiddenClients", "HorizontalEstimator", "declare_rounds"]
 
 FRACTION_BITS = 32
+# No party's counts, or sums of squared log odds, go further.
+JUDGING = float(1 << 36)
 
 
 class FederatedClients:
@@ -258,16 +261,34 @@ class FederatedClients:
         """
         workers = self._workers(fed or self.fed)
         scale = scale_of(list(workers.odds(self.averaged).values()))
-        found, counts, rows = _confusion(workers.confusion(self.averaged, scale))
-        return {
-            "accuracy": as_share(np.trace(counts) / rows),
-            "auc": auc_of(
-                sum(each["ranks"] for each in found), sum(each["selves"] for each in found)
-            ),
-            "f1": as_share(f1_of(counts)),
-            "log_loss": max(0.0, sum(each["log_loss"] for each in found) / rows),
-            "rows": float(rows),
-        }
+        found, counts, _ = _confusion(workers.confusion(self.averaged, scale))
+        places, alike, loss = (
+            sum(each[key] for each in found) for key in ("ranks", "selves", "log_loss")
+        )
+        return scores_of(counts, places, alike, loss)
+
+    def judge(self, fed: Federation) -> dict[str, float]:
+        """The same by secure sums: no party's counts come to light, however few rows it has.
+
+        In all there must be as many as the most cautious policy asks of an answer.
+        """
+        workers = self._workers(fed)
+        with SumSession(fed.workers(SumWorker)) as session:
+
+            def total() -> np.ndarray:
+                return session.sum(JUDGED, between=(-JUDGING, JUDGING), fraction_bits=20).values
+
+            least = max(workers.offer_rows().values())
+            rows = round(float(total()[0]))
+            if rows < least:
+                raise DataError(
+                    f"the parties have {rows} labelled rows here, too few to tell a score of",
+                    mend=f"{least} labelled rows or more, or fewer folds",
+                )
+            workers.offer_judged(self.averaged)
+            scale = scale_of([total()])
+            workers.offer_judged(self.averaged, scale)
+            return scores_of(*unpacked(total(), len(self.classes)))
 
     def accuracies(self, fed: Federation | None = None) -> tuple[float, dict[str, float]]:
         """The share of labelled rows that are right, and of each party's own, where it has some."""
@@ -717,6 +738,14 @@ class HorizontalEstimator(Estimator):
         against the rest, is that of scores in 200 bins.
         """
         scores = self._ready(fed).evaluate(fed)
+        return {name: value for name, value in scores.items() if name != "rows"}
+
+    def judge(self, fed: Federation) -> dict[str, float]:
+        """The same scores by secure sums, whose parts nobody sees: also of parties with few rows.
+
+        ``auto`` compares methods by it, on held-out rows.
+        """
+        scores = self._ready(fed).judge(fed)
         return {name: value for name, value in scores.items() if name != "rows"}
 
     def uncertainty_report(self, fed: Federation) -> dict[str, Any]:

@@ -13,9 +13,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedmend.learn.metrics import expected_error
+from fedmend.learn.metrics import as_share, confusion, expected_error, f1_of, selves
 
-__all__ = ["auc_of", "describe_tallies", "odds_moments", "ranks", "scale_of", "tally"]
+__all__ = [
+    "auc_of",
+    "describe_tallies",
+    "judged",
+    "log_loss",
+    "odds_moments",
+    "ranks",
+    "scale_of",
+    "scores_of",
+    "tally",
+    "unpacked",
+]
 
 BINS = 20
 SURE_BINS = 10
@@ -90,6 +101,50 @@ def _distance(bins: Sequence[Mapping[str, float]], total: float) -> float:
     if not total:
         return float("nan")
     return sum(abs(each["confidence"] - each["accuracy"]) * each["rows"] for each in bins) / total
+
+
+# ---------------------------------------------------------------------------------- scores
+
+
+def log_loss(probabilities: np.ndarray, weight: np.ndarray) -> float:
+    """The summed log loss of the rows. **Shape** p, weight [n, K]."""
+    least = np.finfo(np.float64).eps
+    losses = -np.log(np.clip(probabilities.astype(np.float64), least, 1.0))
+    return float((weight * losses).sum())
+
+
+def judged(probabilities: np.ndarray, weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """All that `scores_of` needs of a party's rows, in one array that adds up. (See `unpacked`.)"""
+    parts = (
+        confusion(weight, probabilities.argmax(1)),
+        ranks(probabilities, weight, scale),
+        selves(weight),
+        np.array([log_loss(probabilities, weight)]),
+    )
+    return np.concatenate([np.asarray(each, np.float64).ravel() for each in parts])
+
+
+def unpacked(total: np.ndarray, classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """Confusion [K, K], ranks, selves and log loss out of a sum of `judged`."""
+    kinds = 1 if classes == 2 else classes
+    ends = np.cumsum([classes**2, 2 * kinds * RANK_BINS])
+    counts, places, alike = np.split(total[:-1], ends)
+    shape = (kinds, 2, RANK_BINS)
+    return counts.reshape(classes, classes), places.reshape(shape), alike, float(total[-1])
+
+
+def scores_of(
+    counts: np.ndarray, places: np.ndarray, alike: np.ndarray, loss: float
+) -> dict[str, float]:
+    """Accuracy, AUC, macro F1 and log loss from sums over all parties' rows."""
+    rows = round(float(counts.sum()))  # estimates of counts add up to as many
+    return {
+        "accuracy": as_share(np.trace(counts) / rows),
+        "auc": auc_of(places, alike),
+        "f1": as_share(f1_of(counts)),
+        "log_loss": max(0.0, loss / rows),
+        "rows": float(rows),
+    }
 
 
 # ---------------------------------------------------------------------------------- AUC

@@ -29,7 +29,7 @@ from fedmend.methods.horizontal.rounds import (
     Update,
     round_generator,
 )
-from fedmend.methods.horizontal.tallies import odds_moments, ranks, tally
+from fedmend.methods.horizontal.tallies import judged, log_loss, odds_moments, ranks, tally
 from fedmend.secure.sums import offer_summand
 from fedmend.split.config import resolve_device
 from fedmend.split.labels import ReportedLabels, ask_for_noise
@@ -39,11 +39,19 @@ if TYPE_CHECKING:
     from fedmend.data.table import Table
     from fedmend.federation.site import Site
 
-__all__ = ["MODEL", "ClientWorker", "HiddenClientWorker", "ModelKeeper", "kept_predictions"]
+__all__ = [
+    "JUDGED",
+    "MODEL",
+    "ClientWorker",
+    "HiddenClientWorker",
+    "ModelKeeper",
+    "kept_predictions",
+]
 
 MODEL = "model.fmw"
 STATE = "client-{:06d}.fmw"
 UPDATE = "round.update"
+JUDGED = "round.judged"
 # A share of a change of weights; a training that goes further has gone astray.
 LIMIT = 4096.0
 
@@ -150,10 +158,9 @@ class ClientWorker(Worker):
         scale: of all parties' odds; with it also how many rows of which class lie where (`ranks`).
         """
         probabilities, weight = self._labelled(weights)
-        losses = -np.log(np.clip(probabilities.astype(np.float64), np.finfo(np.float64).eps, 1.0))
         found: dict[str, Any] = {
             "counts": confusion(weight, probabilities.argmax(1)),
-            "log_loss": float((weight * losses).sum()),
+            "log_loss": log_loss(probabilities, weight),
         }
         if scale is not None:
             found["ranks"] = ranks(probabilities, weight, scale)
@@ -169,6 +176,25 @@ class ClientWorker(Worker):
     def tallies(self, weights: Tensor) -> dict[str, np.ndarray]:
         """How many labelled rows are right and wrong, by how undecided the model is."""
         return tally(*self._labelled(weights))
+
+    @exposed(kind="count", over_rows=False)
+    def offer_rows(self) -> int:
+        """Put the number of labelled rows where a secure sum finds it; tells the policy's least."""
+        rows = np.array([float(len(self._ready()[1].labelled))])
+        offer_summand(self.site, JUDGED, rows, kind="label", opens="statistic")
+        return self.site.rows.least
+
+    @exposed(kind="control", takes={"weights": "weights"}, over_rows=True)
+    def offer_judged(self, weights: Tensor, scale: np.ndarray | None = None) -> None:
+        """Put what `odds`, or with their scale `confusion`, would tell into a secure sum.
+
+        Of all labelled rows, however few: what opens is the sum over the parties.
+        """
+        probabilities, weight = self._labelled(weights, few=True)
+        told = odds_moments(probabilities)
+        if scale is not None:
+            told = judged(probabilities, weight, scale)
+        offer_summand(self.site, JUDGED, told, kind="label", opens="statistic")
 
     @exposed(kind="prediction", takes={"weights": "weights"})
     def predict(self, weights: Tensor) -> np.ndarray:
@@ -212,7 +238,7 @@ class ClientWorker(Worker):
         return "columns" if method in ("columns", "moments") else "labels"
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
-        if method in ("confusion", "odds", "tallies"):
+        if method in ("confusion", "odds", "tallies", "offer_judged"):
             return [self._judging(self._ready()[1])]
         return super().rows_asked(method, kwargs)
 
@@ -220,10 +246,13 @@ class ClientWorker(Worker):
     def _key(self) -> str:
         return f"{self.run}:client"
 
-    def _labelled(self, weights: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """Probabilities of the rows that have a label, and how far each counts for each class."""
+    def _labelled(self, weights: Tensor, few: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities of the rows that have a label, and how far each counts for each class.
+
+        few: even where there are too few of them to tell anything of them alone.
+        """
         _, pool = self._ready()
-        rows = self._judging(pool)
+        rows = pool.labelled.numpy() if few else self._judging(pool)
         labels = pool.labels.cpu().numpy()[rows]
         reported = ReportedLabels.of(self.site, self.scope)
         noise = None if reported is None else reported.response
