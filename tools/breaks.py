@@ -1220,6 +1220,20 @@ BREAKS = (
         ("tests/methods/horizontal/test_rounds.py", "-k", "fedavg"),
     ),
     Break(
+        "horizontal: few rows are judged as none",
+        "methods/horizontal/worker.py",
+        "self._labelled(weights, few=True)",
+        "self._labelled(weights)",
+        ("tests/methods/horizontal/test_sage.py", "-k", "judged_by_secure_sums"),
+    ),
+    Break(
+        "horizontal: too few rows are judged",
+        "methods/horizontal/estimator.py",
+        "if rows < least:",
+        "if rows < 1:",
+        ("tests/methods/horizontal/test_sage.py", "-k", "are_not_judged"),
+    ),
+    Break(
         "horizontal: weights that are no numbers",
         "methods/horizontal/worker.py",
         "        self._require_numbers(update.weights, number)\n",

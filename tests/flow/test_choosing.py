@@ -184,6 +184,29 @@ def test_a_horizontal_federation(workshop, make_frame) -> None:
     assert record.methods[0].params["rounds"] == 3
 
 
+def test_few_labels_at_every_party_are_enough_to_choose_by(workshop, make_frame) -> None:
+    """In a fold a party has six labelled rows: too few to tell of, but not in a sum over all."""
+    frame = make_frame(300).drop(columns="city")
+    frame.insert(0, "id", range(300))
+    party = (
+        '[[party]]\nname = "{0}"\ndata = "{0}.csv"\ntest = "{0}-test.csv"\nid = "id"\nlabel = "y"\n'
+    )
+    names = ("north", "south", "west")
+    for number, name in enumerate(names):
+        rows, file = frame.iloc[number * 100 : number * 100 + 100], workshop.folder / f"{name}.csv"
+        rows[70:].to_csv(file.with_name(f"{name}-test.csv"), index=False)
+        known = rows.index % 6 == 0
+        rows[:70].assign(y=rows["y"].where(known)).to_csv(file, index=False)
+    workshop.config.write_text(
+        '[run]\nshape = "horizontal"\n' + "".join(map(party.format, names))
+        + '[[method]]\nname = "auto"\nrounds = 2\nfolds = 2\n'
+    )  # fmt: skip
+    record = execute(plan_of(load_config(workshop.config)), workshop.run)
+    found = record.choice["candidates"]
+    assert [each["name"] for each in found] == ["fedavg", "fixmatch", "sage"]
+    assert not any(each["skipped"] for each in found)
+
+
 def test_corrected_labels_are_learnt_by_their_likelihood(world) -> None:
     auto = '[[method]]\nname = "auto"\ncandidates = ["local", "vfl"]\nepochs = 2\nfolds = 2\n'
     correct = '[correct]\nepochs = 4\nsecure = "masks"\n'

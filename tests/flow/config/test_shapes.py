@@ -120,7 +120,7 @@ def test_the_method_says_the_shape(ward: Ward) -> None:
     assert load_config(ward.write(METHODS)).horizontal
     without = load_config(ward.write("", run='shape = "horizontal"'))
     assert without.horizontal
-    assert [each.name for each in without.method] == ["sage"]
+    assert [each.name for each in without.method] == ["auto"]
 
 
 @pytest.mark.parametrize(

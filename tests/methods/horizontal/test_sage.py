@@ -174,6 +174,35 @@ def test_a_party_without_labels_takes_part() -> None:
         assert fitted.evaluate(fed.on("test"))["accuracy"] > 0.3
 
 
+def test_rows_are_judged_by_secure_sums() -> None:
+    """What no party alone may tell of few rows, all of them tell together, and no part of it."""
+    fed = clinics_of((24, 24, 24))
+    model = FedAvg(**QUICK).fit(fed)
+    assert model.judge(fed.on("test")) == pytest.approx(model.evaluate(fed.on("test")), abs=1e-5)
+    few = clinics_of((8, 5, 1))
+    model = FedAvg(**QUICK).fit(few)
+    with pytest.raises(DataError, match="enough of them to tell a score"):
+        model.evaluate(few)
+    found = model.judge(few)
+    own = np.concatenate([model.predict(few.engine.site(n).tables["train"]) for n in few.names])
+    said = np.concatenate([few.engine.site(n).tables["train"].y.to_numpy() for n in few.names])
+    known = pd.notna(said)
+    assert known.sum() == 14
+    assert found["accuracy"] == pytest.approx((own[known] == said[known]).mean())
+    asked = [e for e in few.ledger if e.call.startswith("SumWorker") or ".offer_" in e.call]
+    told = {entry.kind for entry in asked if entry.receiver == "coordinator"}
+    assert told == {"masked", "count", "control"}
+
+
+def test_too_few_rows_of_all_parties_are_not_judged() -> None:
+    fed = clinics_of((4, 4, 1))
+    model = FedAvg(**QUICK).fit(fed)
+    with pytest.raises(DataError, match="9 labelled rows here.* 10 labelled rows or more"):
+        model.judge(fed)
+    # Their number is all that came to light.
+    assert sum(entry.kind == "masked" for entry in fed.ledger) == 3
+
+
 def test_a_policy_may_keep_weights_at_home() -> None:
     fed = clinics_of(policy_1=Policy(refuse=frozenset({"weights"})))
     with pytest.raises(Refused, match="weights"):

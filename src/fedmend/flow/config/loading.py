@@ -86,7 +86,7 @@ def load_config(path: str | Path, *, recipe: str | None = None) -> Config:
     if "method" in raw or methods:
         raw = {**raw, "method": methods}
     elif isinstance(run, dict) and run.get("shape") == "horizontal":
-        raw = {**raw, "method": [{"name": "sage"}]}
+        raw = {**raw, "method": [{"name": AUTO}]}
     config, found = checked(Config, raw, _cross_problems)
     problems += found
     if problems or config is None:
