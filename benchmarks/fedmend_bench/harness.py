@@ -53,6 +53,7 @@ REGISTRY: dict[str, str] = {
     "fedpsg-pum": "fedmend_bench.completion.table",
     "sage": "fedmend_bench.sage.table",
     "sage-speed": "fedmend_bench.sage.speed",
+    "sage-tables": "fedmend_bench.sage.tables",
     "risa": "fedmend_bench.risa.table",
     "tabular": "fedmend_bench.tabular.table",
     "recipes": "fedmend_bench.flow.table",  # the same, by its earlier name
