@@ -184,8 +184,8 @@ def test_a_horizontal_federation(workshop, make_frame) -> None:
     assert record.methods[0].params["rounds"] == 3
 
 
-def test_few_labels_at_every_party_are_enough_to_choose_by(workshop, make_frame) -> None:
-    """In a fold a party has six labelled rows: too few to tell of, but not in a sum over all."""
+def test_few_labels_at_every_party_are_no_reason_for_pseudo_labels(workshop, make_frame) -> None:
+    """In a fold a party has six labelled rows, too few to tell of: the simplest is taken."""
     frame = make_frame(300).drop(columns="city")
     frame.insert(0, "id", range(300))
     party = (
@@ -204,7 +204,9 @@ def test_few_labels_at_every_party_are_enough_to_choose_by(workshop, make_frame)
     record = execute(plan_of(load_config(workshop.config)), workshop.run)
     found = record.choice["candidates"]
     assert [each["name"] for each in found] == ["fedavg", "fixmatch", "sage"]
-    assert not any(each["skipped"] for each in found)
+    assert not any(each["skipped"] or each["scores"] for each in found)
+    assert record.choice["name"] == "fedavg"
+    assert record.choice["why"][0].startswith("FedAvg was taken without a comparison")
 
 
 def test_corrected_labels_are_learnt_by_their_likelihood(world) -> None:

@@ -36,6 +36,10 @@ logger = logging.getLogger(__name__)
 FEW_ROWS = 40
 """With fewer aligned rows the folds say more about chance than about methods."""
 HELD_OUT = "held-out rows"
+_UNJUDGED = (
+    "{} was taken without a comparison, as the simplest: in a fold no party has labelled rows "
+    "enough to tell scores of. Mend: more labelled rows, fewer folds, or name a method."
+)
 
 
 @dataclass
@@ -109,6 +113,8 @@ class Contest:
         rows = self._rows()
         for number in range(self.how.folds):
             self._one_fold(number, candidates)
+            if not any(each.scores for each in candidates):
+                break
             spent = time.perf_counter() - began
             another = spent * (number + 2) / (number + 1)
             if number + 1 < self.how.folds and another > self.how.budget:
@@ -116,17 +122,24 @@ class Contest:
         able = [each for each in candidates if each.scores and not each.skipped]
         # Where no candidate can be trained on some fold, the others must do.
         able = able or [each for each in candidates if each.scores]
-        if not able:
+        trained = [each for each in candidates if not each.skipped]
+        if trained and not able:
+            best, folds, why = trained[0], 0, [_UNJUDGED.format(trained[0].title)]
+            self.metric = (self.metrics or ["accuracy"])[0]
+        elif not able:
             told = "; ".join(f"{each.title}: {each.skipped}" for each in candidates)
             raise ConfigError(
                 f'method "auto" found no method that can be trained here ({told}). '
                 "Mend: what these say, or name a method"
             )
-        folds = min(len(each.scores) for each in able)
-        self.metric = main_metric(self.metrics, [s for each in able for s in each.scores[:folds]])
-        for each in able:
-            each.values = [float(scores[self.metric]) for scores in each.scores]
-        best = self._chosen(able, folds)
+        else:
+            folds = min(len(each.scores) for each in able)
+            scores = [some for each in able for some in each.scores[:folds]]
+            self.metric = main_metric(self.metrics, scores)
+            for each in able:
+                each.values = [float(scores[self.metric]) for scores in each.scores]
+            best = self._chosen(able, folds)
+            why = self._why(best, able, folds, rows)
         return {
             "name": best.name,
             "completed": best.completed,
@@ -134,7 +147,7 @@ class Contest:
             "folds": folds,
             "rows": rows,
             "candidates": [each.to_dict(folds, each is best) for each in candidates],
-            "why": self._why(best, able, folds, rows),
+            "why": why,
             "seconds": time.perf_counter() - began,
             "chosen": best.title,
         }
@@ -182,7 +195,8 @@ class Contest:
                 logger.warning("%s cannot be trained here: %s", candidate.title, error)
                 continue
             candidate.seconds += time.perf_counter() - began
-            candidate.scores.append(scores)
+            if scores:
+                candidate.scores.append(scores)
             done = number * len(candidates) + at + 1
             total = self.how.folds * len(candidates)
             self.listener.progress(f"fold {number + 1}", done, total)
@@ -195,7 +209,7 @@ class Contest:
             # What a part of the rows gives reason to is told when all of them are trained on.
             warnings.simplefilter("ignore", FedmendWarning)
             estimator.fit(train)
-            if self.horizontal:  # a party's part of a fold may be too few rows to tell of
+            if self.horizontal:
                 return dict(estimator.judge(held))
             return measure(estimator, held, self.reference)
 

@@ -175,31 +175,28 @@ def test_a_party_without_labels_takes_part() -> None:
 
 
 def test_rows_are_judged_by_secure_sums() -> None:
-    """What no party alone may tell of few rows, all of them tell together, and no part of it."""
+    """What opens is the sum; a party with few rows is not in it, as others may know their parts."""
     fed = clinics_of((24, 24, 24))
     model = FedAvg(**QUICK).fit(fed)
     assert model.judge(fed.on("test")) == pytest.approx(model.evaluate(fed.on("test")), abs=1e-5)
-    few = clinics_of((8, 5, 1))
+    few = clinics_of((24, 24, 6))
     model = FedAvg(**QUICK).fit(few)
-    with pytest.raises(DataError, match="enough of them to tell a score"):
-        model.evaluate(few)
     found = model.judge(few)
-    own = np.concatenate([model.predict(few.engine.site(n).tables["train"]) for n in few.names])
-    said = np.concatenate([few.engine.site(n).tables["train"].y.to_numpy() for n in few.names])
+    own = np.concatenate([model.predict(few.engine.site(n).tables["train"]) for n in few.names[:2]])
+    said = np.concatenate([few.engine.site(n).tables["train"].y.to_numpy() for n in few.names[:2]])
     known = pd.notna(said)
-    assert known.sum() == 14
+    assert known.sum() == 48
     assert found["accuracy"] == pytest.approx((own[known] == said[known]).mean())
     asked = [e for e in few.ledger if e.call.startswith("SumWorker") or ".offer_" in e.call]
     told = {entry.kind for entry in asked if entry.receiver == "coordinator"}
     assert told == {"masked", "count", "control"}
 
 
-def test_too_few_rows_of_all_parties_are_not_judged() -> None:
-    fed = clinics_of((4, 4, 1))
+def test_too_few_rows_at_every_party_are_not_judged() -> None:
+    fed = clinics_of((9, 9, 9))
     model = FedAvg(**QUICK).fit(fed)
-    with pytest.raises(DataError, match="9 labelled rows here.* 10 labelled rows or more"):
-        model.judge(fed)
-    # Their number is all that came to light.
+    assert model.judge(fed) == {}
+    # That there are none to judge by is all that came to light.
     assert sum(entry.kind == "masked" for entry in fed.ledger) == 3
 
 

@@ -268,9 +268,9 @@ class FederatedClients:
         return scores_of(counts, places, alike, loss)
 
     def judge(self, fed: Federation) -> dict[str, float]:
-        """The same by secure sums: no party's counts come to light, however few rows it has.
+        """The same by secure sums: no party's own counts come to light.
 
-        In all there must be as many as the most cautious policy asks of an answer.
+        Nothing where no party has as many labelled rows as the most cautious policy asks for.
         """
         workers = self._workers(fed)
         with SumSession(fed.workers(SumWorker)) as session:
@@ -279,12 +279,8 @@ class FederatedClients:
                 return session.sum(JUDGED, between=(-JUDGING, JUDGING), fraction_bits=20).values
 
             least = max(workers.offer_rows().values())
-            rows = round(float(total()[0]))
-            if rows < least:
-                raise DataError(
-                    f"the parties have {rows} labelled rows here, too few to tell a score of",
-                    mend=f"{least} labelled rows or more, or fewer folds",
-                )
+            if round(float(total()[0])) < least:
+                return {}
             workers.offer_judged(self.averaged)
             scale = scale_of([total()])
             workers.offer_judged(self.averaged, scale)
@@ -741,7 +737,7 @@ class HorizontalEstimator(Estimator):
         return {name: value for name, value in scores.items() if name != "rows"}
 
     def judge(self, fed: Federation) -> dict[str, float]:
-        """The same scores by secure sums, whose parts nobody sees: also of parties with few rows.
+        """The same scores by secure sums, whose parts nobody sees; nothing of too few rows.
 
         ``auto`` compares methods by it, on held-out rows.
         """

@@ -179,8 +179,8 @@ class ClientWorker(Worker):
 
     @exposed(kind="count", over_rows=False)
     def offer_rows(self) -> int:
-        """Put the number of labelled rows where a secure sum finds it; tells the policy's least."""
-        rows = np.array([float(len(self._ready()[1].labelled))])
+        """Put the number of rows to judge by where a secure sum finds it; tells the least."""
+        rows = np.array([float(len(self._judging(self._ready()[1])))])
         offer_summand(self.site, JUDGED, rows, kind="label", opens="statistic")
         return self.site.rows.least
 
@@ -188,9 +188,9 @@ class ClientWorker(Worker):
     def offer_judged(self, weights: Tensor, scale: np.ndarray | None = None) -> None:
         """Put what `odds`, or with their scale `confusion`, would tell into a secure sum.
 
-        Of all labelled rows, however few: what opens is the sum over the parties.
+        Of too few rows nothing: who knows the other parties' parts would have this one's.
         """
-        probabilities, weight = self._labelled(weights, few=True)
+        probabilities, weight = self._labelled(weights)
         told = odds_moments(probabilities)
         if scale is not None:
             told = judged(probabilities, weight, scale)
@@ -246,13 +246,10 @@ class ClientWorker(Worker):
     def _key(self) -> str:
         return f"{self.run}:client"
 
-    def _labelled(self, weights: Tensor, few: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Probabilities of the rows that have a label, and how far each counts for each class.
-
-        few: even where there are too few of them to tell anything of them alone.
-        """
+    def _labelled(self, weights: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities of the rows that have a label, and how far each counts for each class."""
         _, pool = self._ready()
-        rows = pool.labelled.numpy() if few else self._judging(pool)
+        rows = self._judging(pool)
         labels = pool.labels.cpu().numpy()[rows]
         reported = ReportedLabels.of(self.site, self.scope)
         noise = None if reported is None else reported.response
