@@ -167,6 +167,8 @@ def test_quick_compares_sage_with_fixmatch() -> None:
     assert result.rows[1]["gap"] is not None and result.rows[0]["gap"] is None
     with pytest.raises(ConfigError, match="did you mean 'FedDure'"):
         run(quick=True, methods="FedDur")
+    told = [bar.name.partition(", best")[0] for bar in result.bars]
+    assert told[:2] == ["digits: FixMatch-LPL", "digits: SAGE"] and len(told) == 3
 
 
 @pytest.mark.real
