@@ -195,4 +195,4 @@ def test_encryption_is_measured_beside_the_open(monkeypatch: pytest.MonkeyPatch)
 
 def test_an_unknown_part_is_named() -> None:
     with pytest.raises(ConfigError, match="one-piece, sealed"):
-        split.run(part="sealed")
+        split.run(part="folded")
