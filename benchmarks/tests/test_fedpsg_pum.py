@@ -73,6 +73,7 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_small_run(table: Table, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("fedmend_bench.completion.runs.datasets.load", lambda name: table)
     options = {**SMALL, "references": ["mean/mode", "knn"], "folder": str(tmp_path)}

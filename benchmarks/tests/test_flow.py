@@ -196,6 +196,7 @@ def test_quick_run_has_every_kind_of_row():
     assert len(found.bars) == 4
 
 
+@pytest.mark.slow
 def test_trees_stand_beside_networks_and_in_the_clear():
     methods = ["LocalTrees", "SecureBoost", "GBDT left join"]
     found = list(one_sided.measured("breast-cancer", 300, 0.4, 10, 1, methods))

@@ -137,6 +137,7 @@ def test_the_quick_run_holds_what_does_not_depend_on_the_machine():
 # ---------------------------------------------------------------- leaks
 
 
+@pytest.mark.slow
 def test_a_line_for_each_setting_with_its_price() -> None:
     settings = ["VFL", "VFL, labels told with ε = 1"]
     found = leaks.run(quick=True, settings=settings, rows=240, epochs=3)

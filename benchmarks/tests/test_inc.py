@@ -56,6 +56,7 @@ def test_runs_that_were_kept_are_not_trained_again(tmp_path: Path) -> None:
     assert other.rows != first.rows
 
 
+@pytest.mark.slow
 def test_a_corrector_beside_the_tables(tmp_path: Path) -> None:
     options: dict[str, Any] = {"kinds": "symmetric", "settings": "high-large", "rows": 400}
     options |= {"corrector": "mlp-wide", "epochs": 6, "seeds": 1, "folder": str(tmp_path)}
@@ -113,6 +114,7 @@ def test_one_stage_alone() -> None:
     assert right["InC product correct only"] not in (right["InC product"], majority)
 
 
+@pytest.mark.slow
 def test_defaults_beside_dawid_skene_and_the_majority(tmp_path: Path) -> None:
     options: dict[str, Any] = {"crowds": "breast-cancer", "annotators": 3, "rows": 250}
     options |= {"seeds": 2, "folder": str(tmp_path)}
@@ -130,6 +132,7 @@ def test_defaults_beside_dawid_skene_and_the_majority(tmp_path: Path) -> None:
         bench(**options | {"annotators": 4})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["LR", "default"])
 def test_the_cost_of_protection(network: str) -> None:
     rows, bars = cost(200, 2, 1, network)

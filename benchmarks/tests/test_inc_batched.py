@@ -201,6 +201,7 @@ def networks_of(feds: list[Federation], shape: NetworkShape, groups: int) -> Bat
     return networks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("top", [(), (6,)])
 def test_a_batched_run_is_the_run_over_a_federation(top: tuple[int, ...]) -> None:
     names = ["InC product", "InC row", "InC bayes", "EM"]

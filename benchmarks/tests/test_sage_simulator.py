@@ -166,6 +166,7 @@ def digit_pools(clients: int = 5, labelled: int = 40) -> tuple[list[Pool], Table
     return made, TableViews(pixels[test]), digits.target[test]
 
 
+@pytest.mark.slow
 def test_five_clients_of_digits_converge() -> None:
     """And unlabelled rows help: 40 labels a client, 20 rounds."""
     clients, test, truth = digit_pools()

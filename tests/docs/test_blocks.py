@@ -287,6 +287,7 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     for function, defaults in less:
         for name in defaults.keys() & (function.__kwdefaults__ or {}).keys():
             monkeypatch.setitem(function.__kwdefaults__, name, defaults[name])
+    monkeypatch.setattr("fedmend.preflight.curve._EPOCHS", 3)
     monkeypatch.setattr("fedmend.audit.known_weights.STARTS", 1)
     monkeypatch.setattr("fedmend.audit.known_weights.STEPS", 10)
 

@@ -54,6 +54,7 @@ def asking(fresh_world):
         path.write_text(before[path])
 
 
+@pytest.mark.slow
 def test_a_run_of_two_parties_by_clicking(asking, browser):
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys

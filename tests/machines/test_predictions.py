@@ -71,6 +71,7 @@ def test_the_live_page_of_a_run_over_machines(far):
         assert server.state()["finished"] and "finished" in server.page()
 
 
+@pytest.mark.slow
 def test_over_machines_as_with_the_parts_in_one_process(world, far, tmp_path):
     with new_rows(world, far.files):
         done = predict_over_machines(far.run, world.kits.folder, tmp_path / "predictions")

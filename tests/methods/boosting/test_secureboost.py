@@ -278,8 +278,7 @@ def killed_at(tree: int, stage: int) -> Any:
     return progress
 
 
-@pytest.mark.parametrize("stage", [1, 2])
-@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(("stage", "strict"), [(1, True), (2, False)])
 def test_an_interrupted_training_goes_on_to_the_bit(
     frame: pd.DataFrame, tmp_path: Path, stage: int, strict: bool
 ) -> None:
