@@ -12,10 +12,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import settings
 
 from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.methods.network import EPOCH_STEPS, RESTARTS
+
+# How many examples of a property, but where a test says its own number; machines may be slow.
+settings.register_profile("fedmend", max_examples=25, deadline=None)
+settings.load_profile("fedmend")
 
 SHARING = ("tests/machines/", "tests/serve/")
 """Folders whose files share what was made once: a federation of processes, trained runs."""

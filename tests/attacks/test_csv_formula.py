@@ -136,14 +136,14 @@ def test_numbers_stay_numbers() -> None:
         assert protected(text_) == f"'{text_}"
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.text(alphabet="'=+-@\t\r\n ＝1a.,;|\"", max_size=6))
 def test_any_text_comes_back(text: str) -> None:
     assert unprotected(protected(text)) == text
     assert not re.match(r"[=+\-@\t\r\n＝]", protected(text)) or number(protected(text))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.text(alphabet="=+-@\t\r ;|,\"a1'", min_size=1, max_size=8), min_size=1))
 @example([";-1\t"])
 def test_any_file_holds_no_formula(cells: list[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.data.table import Table
@@ -258,7 +258,6 @@ calls = st.one_of(
 
 
 @given(st.lists(calls, min_size=1, max_size=12))
-@settings(max_examples=25, deadline=None)
 def test_no_sequence_of_calls_tells_of_fewer_rows(asked_for):
     """Whatever was answered: for every few rows, no combination of answers rests on them alone."""
     site = Site("bank", {"train": table(FEW)}, policy=Policy(min_rows=LEAST))

@@ -101,7 +101,7 @@ def test_two_values_under_one_name_do_not_fool_the_chain(path):
     assert [at for at, _ in flaws(path, lines)] == [2]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_no_change_of_bytes_before_the_last_line_goes_unnoticed(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"

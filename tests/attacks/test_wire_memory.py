@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.errors import WireError
@@ -172,7 +172,6 @@ def tight() -> Iterator[None]:
         yield
 
 
-@settings(max_examples=80, deadline=None)
 @given(pieces)
 def test_sender_and_receiver_draw_one_line(tight: None, value: object) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
@@ -164,7 +164,6 @@ def test_scores_are_scikit_learns() -> None:
     assert np.isnan(r2(np.ones(5), np.ones(5)))
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.permutations(range(4)), st.integers(0, 1000))
 def test_best_matching_undoes_any_renaming(names: list[int], seed: int) -> None:
     truth = np.random.default_rng(seed).integers(4, size=60)

@@ -88,7 +88,6 @@ def test_deterministic():
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.floats(0, 1), min_size=1, max_size=4),
     st.integers(2, 6),
@@ -130,7 +129,6 @@ def unevenness(clients, y):
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.1, 0.5, 1.0]))
-@settings(max_examples=40, deadline=None)
 def test_of_a_pair_who_has_the_mean_size_gets_no_more(seed, alpha):
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 10, 400)
@@ -197,7 +195,7 @@ def test_labelled_rows_are_even_over_the_classes() -> None:
     assert not np.array_equal(rows, labelled_rows(Y, 20, seed=2))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.integers(1, 6),
     st.sampled_from([None, 0.1, 0.5, 10.0]),

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import LabelEncoder as Reference
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -281,7 +281,6 @@ def _columns(draw_from):
     return st.lists(st.one_of(st.none(), draw_from), min_size=1, max_size=12)
 
 
-@settings(max_examples=50, deadline=None)
 @given(_columns(INTS), st.sampled_from(DTYPES), st.sampled_from(["float32", "float64"]))
 def test_integers_come_back_exactly(values, dtype, precision):
     if dtype in ("int64", "int32"):
@@ -305,7 +304,6 @@ CATEGORIES = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     CATEGORIES,
     st.sampled_from(["object", "category", "category[ordered]"]),
@@ -330,7 +328,6 @@ def test_categories_come_back_exactly(values, dtype, ordinal):
 FLOATS = st.floats(-1e300, 1e300)
 
 
-@settings(max_examples=60, deadline=None)
 @given(_columns(FLOATS), st.sampled_from(["float32", "float64"]))
 def test_floats_come_back_to_precision_and_codes_are_finite(values, precision):
     series = pd.Series(values, dtype="float64")

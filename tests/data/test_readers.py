@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.data import Table, read
@@ -162,7 +162,6 @@ def test_not_utf8_far_into_the_file(csv, monkeypatch):
         read(path, id="id")
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_give_a_table_or_a_clean_error(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("fuzz") / "x.csv"

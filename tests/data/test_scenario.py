@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.data import Table
@@ -51,7 +51,6 @@ def test_a_party_may_hold_the_label_only():
     assert parts["b"].names == ["y"] and parts["a"].label is None
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=4), st.integers(0, 99), st.booleans())
 def test_columns_by_share(shares, seed, within_kinds):
     table = perfect(4)

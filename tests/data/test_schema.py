@@ -180,7 +180,7 @@ COLUMNS = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(COLUMNS)
 def test_column_survives_json(column):
     assert Column.from_dict(json.loads(json.dumps(column.to_dict()))) == column

@@ -7,7 +7,7 @@ import stat
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.errors import ResumeError
@@ -28,7 +28,6 @@ def drawn(generator: torch.Generator) -> list[float]:
     return torch.rand(8, generator=generator).tolist()
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 2**31 - 1))
 def test_torch_itself_would_begin_with_32_bits_of_a_seed(low: int, high: int) -> None:
     """Why `begin` exists: these are two seeds, and one stream."""
@@ -36,7 +35,6 @@ def test_torch_itself_would_begin_with_32_bits_of_a_seed(low: int, high: int) ->
     assert drawn(first) == drawn(second)
 
 
-@settings(deadline=None)
 @given(st.integers(2**64, 2**257 - 1), st.integers(0, 255))
 def test_every_bit_of_a_wide_seed_counts(seed: int, bit: int) -> None:
     other = (seed ^ (1 << bit)) | 1 << 256

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.federation import Entry
@@ -178,7 +178,6 @@ def test_two_calls_that_one_side_has_each_are_not_one_that_was_altered():
     assert grades([*BOTH, ours], [*BOTH, theirs]) == ["missing", "missing"]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.booleans(), st.data())
 def test_taking_any_crossing_out_is_noticed(counts, crashed, data):
     """Whether or not the same session ended in a crash, later."""

@@ -58,7 +58,7 @@ def same(a: object, b: object) -> bool:
     return a == b
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(values)
 def test_round_trip_and_measure(value: object) -> None:
     data = wire.encode(value)
@@ -179,7 +179,7 @@ def test_crafted_payloads(payload: bytes, word: str) -> None:
         wire.decode(frame(payload))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(values, st.data())
 def test_damage_is_a_clean_error_or_another_value(value: object, data: st.DataObject) -> None:
     raw = bytearray(wire.encode(value))
@@ -194,7 +194,7 @@ def test_damage_is_a_clean_error_or_another_value(value: object, data: st.DataOb
         wire.decode(raw)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.binary(max_size=200))
 def test_noise_is_a_clean_error_or_a_value(noise: bytes) -> None:
     with contextlib.suppress(WireError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.data.table import Table
@@ -30,7 +30,6 @@ plain = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.text(max_size=4), plain, max_size=4))
 def test_a_fingerprint_does_not_depend_on_the_order_of_keys(content) -> None:
     backwards = dict(reversed(content.items()))

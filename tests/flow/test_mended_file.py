@@ -8,7 +8,7 @@ import tomllib
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.cli import main
@@ -181,7 +181,6 @@ tables = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(tables)
 def test_what_is_written_is_read_again(content):
     assert tomllib.loads(toml_text(content)) == content

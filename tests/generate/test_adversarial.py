@@ -48,7 +48,6 @@ def _fitted(n: int = 3000, **how: str) -> tuple[Conditions, torch.Tensor]:
 
 
 @given(seed=st.integers(0, 1000), n=st.integers(20, 200))
-@settings(max_examples=20, deadline=None)
 def test_every_row_drawn_holds_the_category_it_was_drawn_for(seed: int, n: int) -> None:
     conditions, rows = Conditions(SPANS, CPU), _rows(n, seed)
     conditions.fit(rows)
@@ -252,7 +251,7 @@ def test_the_gradient_drops_what_dropout_drops() -> None:
 
 
 @given(width=st.integers(1, 5000))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_side_is_the_smallest_allowed_that_holds_the_row(width: int) -> None:
     allowed = sorted([8 * 2**k for k in range(5)] + [12 * 2**k for k in range(5)])
     assert side_of(width) == next(side for side in allowed if side * side >= width)

@@ -61,7 +61,7 @@ fits = pytest.mark.parametrize(
 
 @fits
 @given(values=numbers, seed=st.none() | st.integers(0, 3))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_decode_undoes_encode(fit, values: np.ndarray, seed: int | None) -> None:
     codec = fit(values)
     rng = None if seed is None else np.random.default_rng(seed)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributions import Independent, Normal, kl_divergence
 from torch.nn import functional as F
@@ -82,7 +82,6 @@ def test_losses_are_squares_and_cross_entropies(mixed: Table) -> None:
         torch.testing.assert_close(losses[:, position], wanted)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from(["normal", "few", "spike", "two"]))
 def test_shares_lead_back_to_the_values(seed: int, kind: str) -> None:
     rng = np.random.default_rng(seed)
@@ -107,7 +106,6 @@ def test_shares_lead_back_to_the_values(seed: int, kind: str) -> None:
         assert set(drawn[:, 0].tolist()) <= set(real[:, 0].tolist())
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**31), st.floats(0, 1), st.integers(1, 9))
 def test_hidden_cells_were_observed_and_get_one_turn(seed: int, blank: float, rounds: int) -> None:
     observed = torch.rand(50, 6, generator=stream(seed)) < 0.7

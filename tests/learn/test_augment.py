@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.errors import ConfigError
@@ -29,7 +29,6 @@ def reference(image: np.ndarray, flip: bool, down: int, right: int) -> np.ndarra
     st.integers(0, 5),
     st.integers(0, 1000),
 )
-@settings(max_examples=40, deadline=None)
 def test_flip_and_crop_are_those_of_a_padded_image(
     n: int, channels: int, height: int, width: int, pad: int, seed: int
 ) -> None:

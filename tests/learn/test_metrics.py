@@ -13,7 +13,6 @@ from fedmend.learn import metrics
 from fedmend.learn.calibration import describe
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.integers(2, 5), st.booleans())
 def test_classification_equals_scikit_learn(seed: int, classes: int, ties: bool) -> None:
     rng = np.random.default_rng(seed)
@@ -79,7 +78,7 @@ def test_estimates_stay_what_a_metric_can_be() -> None:
         assert found["log_loss"] >= 0 and (np.isnan(found["auc"]) or 0 <= found["auc"] <= 1)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 10_000))
 def test_regression_equals_scikit_learn(seed: int) -> None:
     rng = np.random.default_rng(seed)

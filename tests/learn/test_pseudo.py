@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.errors import ConfigError
@@ -94,7 +94,6 @@ def test_shares_out_of_range(bad: float) -> None:
     alpha=st.floats(0, 1),
     share=st.floats(0.01, 1),
 )
-@settings(max_examples=25, deadline=None)
 def test_select_never_takes_a_lesser_row_before_a_surer_one(
     scores: list[float], alpha: float, share: float
 ) -> None:

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
@@ -138,7 +138,6 @@ def variance_by_delta(counts):
     return (slope**2 @ shares - (slope @ shares) ** 2) / rows
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=9, max_size=9))
 def test_standard_error_is_that_of_the_delta_method(cells):
     counts = np.array(cells).reshape(3, 3)
@@ -148,7 +147,6 @@ def test_standard_error_is_that_of_the_delta_method(cells):
     assert high == pytest.approx(min(1, kappa + 1.96 * error), abs=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(2, 5), st.integers(5, 40), st.integers(0, 10**6))
 def test_alpha_from_pairs_is_alpha_where_all_label_all(many, n, seed):
     rng = np.random.default_rng(seed)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.data.table import Table
@@ -119,7 +119,6 @@ def test_the_work_is_bounded_beforehand():
     assert curve._most_rows(1e-3, 6, 4, 2) == curve.ROWS_NEEDED
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.floats(0, 0.4), st.floats(0.2, 5), st.floats(0.15, 1.4))
 def test_a_power_law_is_found_again(floor, a, b):
     rows = np.array([50, 100, 200, 400, 800.0])

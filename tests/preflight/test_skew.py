@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.data.table import Table
@@ -100,7 +100,6 @@ def test_labels_that_are_numbers_are_no_classes():
         label_skew(fed)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 50), min_size=3, max_size=3), st.integers(0, 10**6))
 def test_distance_is_a_distance(counts, seed):
     one = np.array(counts)

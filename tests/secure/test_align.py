@@ -51,7 +51,7 @@ def quiet(fed: Federation, **options) -> AlignmentCounts:
 
 
 @given(st.data(), st.integers(2, 4))
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 def test_the_result_is_the_intersection_of_all_sets(data, parties):
     pool = data.draw(st.lists(words, min_size=2, max_size=25, unique=True))
     some = st.lists(st.sampled_from(pool), min_size=1, unique=True)
@@ -88,7 +88,7 @@ def distinct_as_text(ids: list[str]) -> list[str]:
 
 
 @given(st.lists(words.filter(str.strip), min_size=1, max_size=12, unique=True), st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_text_ids_are_found_however_they_are_typed(ids, data):
     ids = distinct_as_text(ids)
     typed = [

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.data.table import Table
@@ -85,7 +85,6 @@ def altered(sealed: Sealed, **parts) -> Sealed:
         max_leaves=8,
     )
 )
-@settings(max_examples=50, deadline=None)
 def test_every_wire_value_survives_the_message(value):
     bank, telco = pair()
     for _ in range(2):
@@ -145,7 +144,6 @@ def test_two_classes_of_one_conversation_talk_and_others_do_not():
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
 def test_any_altered_cut_or_padded_message_is_refused_and_does_not_use_up_the_number(data):
     bank, telco = pair()
     sealed = bank.seal([1, 2, 3], to="telco", kind="masked")

@@ -56,7 +56,6 @@ def assert_scipys(found, left, right):
 # ---------------------------------------------------------------------------------- ranks
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=30), st.integers(0, 1 << 30))
 def test_centred_ranks_keep_within_their_bounds(values, seed):
     array, bounds = np.array(values), rank_bounds(len(values))
@@ -100,7 +99,7 @@ def tables(draw):
     return left, right
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(tables())
 def test_equal_to_scipy_with_ties_and_constants(pair):
     found, _ = correlate(*pair, mode="dealer", min_rows=2)
@@ -151,7 +150,7 @@ def test_pairwise_needs_the_policies_consent():
     assert "row" not in fed.ledger.kinds()
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 1000), st.sampled_from([0.05, 0.3]), st.booleans(), st.booleans())
 def test_own_ranks_are_pandas_correlation_of_ranks(seed, share, gaps_left, gaps_right):
     left = mixed(seed, 50, 3, missing=share if gaps_left else 0)

@@ -78,7 +78,7 @@ arrays = st.builds(
 
 
 @given(values=st.fixed_dictionaries({"shop": arrays, "telco": arrays}))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_what_comes_out_is_what_went_in_to_the_bit(values: dict[str, np.ndarray]) -> None:
     lower, upper = groups("shop", "telco")
     messages = {party: lower[party].step(values[party]) for party in lower}

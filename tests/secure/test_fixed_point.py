@@ -26,7 +26,6 @@ def federation_of(values, split):
 # ---------------------------------------------------------------------------------- encoding
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.integers(0, 30))
 def test_one_cell_is_off_by_half_a_unit_at_most(values, bits):
     array = np.array(values)
@@ -54,7 +53,7 @@ def test_as_many_bits_as_fit(mode, rows):
 # ---------------------------------------------------------------------------------- covariance
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     st.integers(0, 10_000),
     st.integers(2, 60),

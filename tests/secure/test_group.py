@@ -41,7 +41,7 @@ def test_hashing_to_the_group_gives_the_vector_of_rfc_9496():
 
 
 @given(st.lists(st.binary(max_size=20), max_size=12, unique=True))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_scalars_commute_and_can_be_taken_off(items):
     a, b = Scalar(), Scalar()
     points = hash_to_points(items)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from scipy.stats import chisquare, kstest
@@ -53,7 +53,6 @@ def test_products_in_the_ring_are_exact() -> None:
 
 
 @given(st.lists(st.integers(-TOP, TOP - 1), min_size=1, max_size=20))
-@settings(max_examples=20, deadline=None)
 def test_three_bytes_hold_every_residue(numbers: list[int]) -> None:
     values = np.array(numbers).reshape(1, -1)
     octets = packed(values)
@@ -71,7 +70,6 @@ def test_three_bytes_hold_every_residue(numbers: list[int]) -> None:
     seed=st.integers(0, 2**32 - 1),
     sampled=st.booleans(),
 )
-@settings(max_examples=20, deadline=None)
 def test_b_learns_the_sums(rows: int, bins: int, count: int, seed: int, sampled: bool) -> None:
     rng = np.random.default_rng(seed)
     indicators = csr_array(rng.integers(0, 2, (rows, bins)).astype(np.uint32))

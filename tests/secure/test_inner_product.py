@@ -86,7 +86,7 @@ def column_pairs(draw):
 # ---------------------------------------------------------------------------------- exactness
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(column_pairs())
 def test_products_are_exact(pair):
     for mode in ("dealer", "bfv"):
@@ -185,7 +185,7 @@ def test_two_of_three_parties_and_progress():
     assert ("multiplying under encryption", 2, 2) in told
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(0, 1 << 32), st.integers(1, 1300))
 def test_wrapping_product_is_exact_modulo_two_to_64(seed, n):
     rng = np.random.default_rng(seed)
@@ -203,7 +203,6 @@ def test_wrapping_product_is_exact_modulo_two_to_64(seed, n):
             np.testing.assert_array_equal(found, expected % (1 << bits))
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.integers(1, 3000), st.integers(1, 4), st.integers(40, 52))
 def test_blocks_of_masks_are_a_factor(rows, columns, bits):
     masks = MaskBlocks(bytes(32), (columns, rows), BLOCK_ROWS)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -12,7 +12,6 @@ from fedmend.secure.keys import uniform
 
 
 @given(st.lists(st.binary(max_size=16), max_size=300, unique=True))
-@settings(max_examples=25, deadline=None)
 def test_every_key_gives_its_value_back(keys):
     values = uniform((len(keys), 2))
     seed, table = okvs.encode(keys, values)

@@ -88,7 +88,7 @@ def test_golden_fingerprint_of_parameters():
 # ---------------------------------------------------------------------------------- round trips
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.lists(st.integers(-(1 << 19), (1 << 19) - 1), min_size=1, max_size=40))
 def test_encryption_round_trip(context, keys, values):
     array = np.array(values)
@@ -166,7 +166,6 @@ def test_truncated_and_padded_bytes(context, keys):
         context.load_ciphertext(data + bytes(1 << 20))
 
 
-@settings(max_examples=30, deadline=None)
 @given(place=st.floats(0, 1, exclude_max=True), change=st.integers(1, 255))
 def test_any_changed_byte_is_noticed(context, keys, place, change):
     good = context.encrypt_to_bytes(keys.secret, np.arange(5))
@@ -176,7 +175,6 @@ def test_any_changed_byte_is_noticed(context, keys, place, change):
         context.load_ciphertext(bad)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_bytes_under_a_valid_digest_are_still_checked(context, keys, data):
     """A forger can make the digest; then SEAL's checks refuse, or the value is well formed."""

@@ -68,7 +68,7 @@ def integer_arrays(draw):
     return arrays, bound, draw(st.booleans())
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(integer_arrays())
 def test_masks_and_none_give_the_exact_sum(case):
     arrays, bound, declared = case
@@ -81,7 +81,7 @@ def test_masks_and_none_give_the_exact_sum(case):
         assert (result.error_bound, result.absent) == (0.0, ())
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow])
 @given(integer_arrays())
 def test_encryption_gives_the_exact_sum(case):
     arrays, bound, declared = case

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.errors import ConfigError, CryptoError, DataError
@@ -58,7 +58,6 @@ def test_form_crosses_the_wire_whole_or_not_at_all():
             SumForm.from_wire(broken)
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     values=st.lists(st.floats(-1000, 1000), min_size=1, max_size=40),
     bits=st.integers(1, 40),
@@ -100,7 +99,6 @@ def test_values_that_do_not_fit_are_named_with_their_party(array, form, problem)
     assert "party 'bank'" in str(caught.value) and "'x'" in str(caught.value)
 
 
-@settings(max_examples=40, deadline=None)
 @given(data=st.data(), parties=st.integers(2, 200), size=st.integers(0, 300))
 def test_packed_digits_and_limbs_add_up(data, parties, size):
     span = data.draw(st.integers(0, 64).map(lambda bits: (1 << bits) - 1)) % (2 * MOST // parties)

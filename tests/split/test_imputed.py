@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
@@ -76,7 +76,6 @@ def test_a_fixed_embedding_is_taken_as_it_is():
     assert torch.equal(only["b"], fixed.expand(2, -1)) and only["b"].dtype == torch.float32
 
 
-@settings(max_examples=20, deadline=None)
 @given(rows=st.integers(2, 12), seed=st.integers(0, 100))
 def test_few_rows_give_finite_draws_and_survive_the_wire(rows, seed):
     both = gaussian(rows, seed)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -251,7 +251,6 @@ def test_rows_without_a_label_stay_a_table_of_the_same_columns() -> None:
     epsilon=st.floats(0.05, 9.0),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=40, deadline=None)
 def test_told_labels_of_any_table(classes: int, rows: int, epsilon: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
     labels = np.array([f"c{at}" for at in range(classes)], object)[np.arange(rows) % classes]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import fedmend as fm
@@ -23,7 +23,6 @@ from fedmend.split.labels import (
 
 
 @given(classes=st.integers(2, 6), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
 def test_the_gradient_is_that_of_cross_entropy_with_what_is_expected(
     classes: int, seed: int
 ) -> None:

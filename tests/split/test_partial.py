@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
@@ -30,7 +30,6 @@ Make = Callable[..., Any]
 # ------------------------------------------------------------------ batches
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.integers(0, 400), min_size=1, max_size=4),
     st.integers(4, 128),

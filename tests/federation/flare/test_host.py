@@ -4,7 +4,7 @@ import json
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend._version import __version__
@@ -146,7 +146,6 @@ def test_a_party_that_slept_blames_nobody(tmp_path, monkeypatch):
     host.close("the test ended")
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     st.one_of(
         st.binary(max_size=80),
@@ -177,7 +176,6 @@ def _shared_host():
     return _SHARED["host"]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.permutations(range(1, 30)))
 def test_numbers_are_taken_once_in_any_order(order):
     numbers = _Numbers()

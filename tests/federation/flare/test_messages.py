@@ -3,7 +3,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend import errors
@@ -133,7 +133,6 @@ def test_fields_are_of_their_type():
         part(read_request(request("call", number=True)), "number", int)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_wire_error_or_a_request(raw):
     with contextlib.suppress(WireError):

@@ -8,7 +8,7 @@ import datetime
 import tomllib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.errors import ConfigError
@@ -76,7 +76,6 @@ def load(content, monkeypatch):
 
 
 @pytest.mark.parametrize("without", [(), ("recipe",), ("recipe", "complete", "correct", "flare")])
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_odd_values_anywhere_are_problems_and_no_crash(without, data):
     content = {key: value for key, value in FULL.items() if key not in without}

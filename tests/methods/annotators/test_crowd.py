@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.data.crowds import annotators
@@ -157,7 +157,6 @@ def test_agreement_notices_parties_no_better_than_chance() -> None:
     assert not crowd.agreement(np.array([[1, 0], [0, 1]])).beats_chance
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(2, 5), st.integers(1, 6), st.integers(1, 30), st.integers(0, 2**32 - 1))
 def test_whatever_the_votes_the_posterior_is_one(c: int, k: int, n: int, seed: int) -> None:
     votes = np.random.default_rng(seed).integers(-1, c, (n, k))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.errors import PrivacyWarning, Refused
@@ -257,7 +257,6 @@ def test_the_stated_error_holds(crowd_of: Make) -> None:
     annotators=st.integers(2, 200),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=60, deadline=None)
 def test_evidence_survives_its_fixed_point(rule: str, annotators: int, seed: int) -> None:
     """Any number of annotators: sums fit their words and are as close as stated."""
     from fedmend.methods.annotators.worker import LOG_FLOOR, EvidenceForm

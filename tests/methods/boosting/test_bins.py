@@ -12,7 +12,7 @@ numbers = st.lists(st.one_of(st.integers(-3, 3), st.just(float("nan"))), min_siz
 categories = st.lists(st.integers(-1, 5), min_size=1, max_size=60)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(numbers, st.integers(2, 6), st.integers(1, 5))
 def test_ordered_bins_keep_the_order_and_are_not_small(values, most, least):
     array = np.array(values, dtype=np.float64)
@@ -31,7 +31,7 @@ def test_ordered_bins_keep_the_order_and_are_not_small(values, most, least):
     assert (binned.codes[:, None] == binned.codes[None, :])[same].all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(categories, st.integers(1, 5))
 @example([0, -1, -1], 2)
 def test_categories_share_a_bin_only_if_they_are_rare(values, least):
@@ -55,7 +55,6 @@ def test_many_values_fall_into_bins_of_about_the_same_size():
     assert held.bins == 8
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_bins_give_the_sums_on_the_left(data):
     rows = data.draw(st.integers(2, 40))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 from scipy.stats import t as student
@@ -51,7 +51,6 @@ def holm(p_values: np.ndarray, level: float) -> np.ndarray:
     rows=st.integers(5, 2000),
     level=st.sampled_from([0.01, 0.05, 0.2]),
 )
-@settings(max_examples=80, deadline=None)
 def test_above_the_critical_value_is_what_holm_rejects(
     rho: list[float], rows: int, level: float
 ) -> None:
@@ -87,7 +86,6 @@ def test_cv_takes_the_columns_whose_prediction_pays() -> None:
 
 
 @given(seed=st.integers(0, 2**16), n=st.integers(2, 40), m=st.integers(1, 40))
-@settings(max_examples=30, deadline=None)
 def test_how_far_a_number_is_beyond(seed: int, n: int, m: int) -> None:
     rng = np.random.default_rng(seed)
     column = rng.normal(size=n + m).round(1)
@@ -176,7 +174,6 @@ def test_no_family_learns_from_a_column_that_is_left_out(family: str) -> None:
 
 
 @given(seed=st.integers(0, 2**16), n=st.integers(1, 30), m=st.integers(1, 30))
-@settings(max_examples=40, deadline=None)
 def test_the_distance_is_that_of_kolmogorov_and_smirnov(seed: int, n: int, m: int) -> None:
     column = np.random.default_rng(seed).normal(size=n + m).round(1)
     with warnings.catch_warnings():
@@ -188,7 +185,6 @@ def test_the_distance_is_that_of_kolmogorov_and_smirnov(seed: int, n: int, m: in
 
 
 @given(codes=st.lists(st.integers(-2, 4), min_size=2, max_size=40), data=st.data())
-@settings(max_examples=40, deadline=None)
 def test_the_distance_of_categories_is_total_variation(codes: list[int], data: Any) -> None:
     n = data.draw(st.integers(1, len(codes) - 1))
     one, other = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 from sklearn.metrics import f1_score, r2_score
@@ -154,7 +154,6 @@ def test_only_what_is_new_is_believed_of_classes() -> None:
 
 
 @given(seed=st.integers(0, 2**16), classes=st.integers(2, 5), trust=st.floats(0, 1))
-@settings(max_examples=30, deadline=None)
 def test_tempered_probabilities(seed: int, classes: int, trust: float) -> None:
     rng = np.random.default_rng(seed)
     output, shares = rng.dirichlet(np.ones(classes), 20), rng.dirichlet(np.ones(classes) * 9)

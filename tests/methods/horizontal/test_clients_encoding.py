@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.data.encode import Encoder
@@ -29,7 +29,6 @@ def agreed(tables: dict[str, Table]) -> dict:
 
 @pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")  # all cells missing
 @given(st.lists(st.lists(numbers, min_size=1, max_size=12), min_size=1, max_size=4))
-@settings(max_examples=60, deadline=None)
 def test_means_and_scales_are_those_of_all_numbers(columns) -> None:
     tables = {
         f"p{number}": Table(

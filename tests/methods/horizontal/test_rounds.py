@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
@@ -82,7 +82,6 @@ IMAGE_NET = NetSpec("resnet8", 4, channels=3, width=4)
     st.integers(1, 4),
     st.integers(0, 99),
 )
-@settings(max_examples=40, deadline=None)
 def test_a_pass_takes_every_row_at_most_once(n, b, u, epochs, seed) -> None:
     pool = Pool(TableViews(torch.zeros(n, 1)), torch.zeros(n))
     rounds = RoundSettings(epochs=epochs, labelled_batch=b, unlabelled_batch=u)
@@ -320,7 +319,6 @@ def test_measures_are_those_of_the_rows() -> None:
 
 
 @given(st.integers(2, 6), st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
 def test_divergence_is_zero_at_the_target_and_never_below(classes, seed) -> None:
     generator = torch.Generator().manual_seed(seed)
     target = torch.softmax(torch.randn(7, classes, generator=generator).double(), 1)
@@ -353,7 +351,6 @@ def plain_mean(models: list[torch.Tensor], rounds: int) -> torch.Tensor:
 
 
 @given(st.integers(1, 12), st.integers(1, 30), st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
 def test_it_is_the_mean_by_shares(rounds: int, count: int, seed: int) -> None:
     models = list(torch.randn(count, 5, generator=torch.Generator().manual_seed(seed)))
     mean = RoundAverage(rounds)

@@ -91,7 +91,6 @@ def test_switches_of_sage() -> None:
     assert set(only_cpg.target.flatten().tolist()) == {0.0, 1.0}
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.floats(0.3, 0.99), st.floats(0, 40))
 def test_sage_is_its_equations_row_by_row(seed: int, tau: float, kappa: float) -> None:
     rng = np.random.default_rng(seed)
@@ -192,7 +191,7 @@ def test_entropy_decides_for_soft_labels() -> None:
 
 
 @pytest.mark.parametrize("name", Rule.known)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_every_rule_gives_distributions_and_survives_the_wire(name: str, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch.nn import functional as F
@@ -141,7 +141,6 @@ def test_more_columns_than_rows() -> None:
     )
 
 
-@settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1000))
 def test_gradients_are_those_of_the_loss(seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.data.encode import Encoder
@@ -223,7 +223,6 @@ def test_the_mean_one_hot_is_the_mean_embedding(encoder_and_rows) -> None:
 # ------------------------------------------------------------------ batches and heads
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     st.lists(st.integers(0, 500), min_size=2, max_size=5),
     st.integers(1, 128),

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.errors import ConfigError
@@ -75,7 +75,6 @@ def test_yager_depends_on_the_order_of_three_and_dempster_does_not() -> None:
     torch.testing.assert_close(ev.fuse(three, "yager").belief, by_hand.belief)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(rows_of(), min_size=1, max_size=4),
     st.sampled_from(["softplus", "exp"]),
@@ -130,7 +129,6 @@ def test_a_pool_by_hand() -> None:
     torch.testing.assert_close(ev.probability(shifted), torch.tensor([0.5, 0.5]))
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(rows_of(), min_size=1, max_size=4), st.lists(st.floats(0, 2), min_size=4))
 def test_a_pool_needs_no_order_and_heeds_nobody_who_knows_nothing(
     sources: list[list[float]], powers: list[float]
@@ -150,7 +148,6 @@ def test_a_pool_needs_no_order_and_heeds_nobody_who_knows_nothing(
     torch.testing.assert_close(ev.probability(found), torch.as_tensor(logs).softmax(-1))
 
 
-@settings(max_examples=40, deadline=None)
 @given(rows_of())
 def test_weights_of_evidence_are_the_least_that_explains_them(row: list[float]) -> None:
     scores = torch.tensor(row, dtype=torch.float64).clamp(-10, 10)
@@ -169,7 +166,6 @@ def test_total_contradiction_is_not_knowing() -> None:
         torch.testing.assert_close(ev.probability(found), torch.tensor([0.5, 0.5]))
 
 
-@settings(max_examples=40, deadline=None)
 @given(rows_of(), st.floats(0, 1))
 def test_a_discount_moves_belief_into_doubt(row: list[float], trust: float) -> None:
     before = ev.opinion(ev.evidence(torch.tensor(row, dtype=torch.float64), "exp"))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.data.encode import Encoder
@@ -37,7 +37,6 @@ def by_hand(first: np.ndarray, second: np.ndarray, temperature: float) -> float:
     return total / (2 * n)
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(2, 8), st.floats(0.1, 2.0), st.integers(0, 1000))
 def test_the_contrastive_loss_is_simclrs(n: int, temperature: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
