@@ -31,7 +31,7 @@ from fedmend.data.schema import (
     python_scalar,
     sorted_distinct,
 )
-from fedmend.data.table import Table, retyped
+from fedmend.data.table import Excerpt, Table, retyped
 from fedmend.errors import DataError, FedmendWarning, NotFitted
 
 __all__ = [
@@ -285,6 +285,7 @@ class Encoder:
                     mend=f"use one of {', '.join(map(repr, allowed))}",
                 )
         self._schema: Schema | None = None
+        self._whole: tuple[Table, Encoded] | None = None
 
     # --- fitting -----------------------------------------------------------------
 
@@ -349,6 +350,10 @@ class Encoder:
 
     def transform(self, table: Table, party: str | None = None) -> Encoded:
         """The table's arrays; its label and any further column are not looked at."""
+        if isinstance(table, Excerpt) and not self._blocks:
+            if self._whole is None or self._whole[0] is not table.whole:
+                self._whole = table.whole, self.transform(table.whole, party)
+            return self._whole[1].take(table.rows)
         with naming(party):
             for column in self._fitted().values():
                 _check_same(column, table)

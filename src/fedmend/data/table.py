@@ -29,7 +29,7 @@ from fedmend.data.schema import (
 )
 from fedmend.errors import DataError, FedmendWarning
 
-__all__ = ["Table", "blanked", "check_ids", "reject_doubled", "require_name", "retyped"]
+__all__ = ["Excerpt", "Table", "blanked", "check_ids", "reject_doubled", "require_name", "retyped"]
 
 _INT64 = np.iinfo(np.int64)
 
@@ -319,6 +319,29 @@ class Table:
         self._require(name)
         if self.schema[name].is_block:
             raise DataError("a block cannot be the label", column=name, mend="name a scalar column")
+
+
+class Excerpt(Table):
+    """A few rows of a table that is asked about again and again.
+
+    Columns are taken when somebody looks at them; an encoder encodes the `whole` once.
+    """
+
+    def __init__(self, whole: Table, rows: np.ndarray) -> None:
+        self.whole, self.rows = whole, rows
+        self.ids, self.schema, self.label = whole.ids[rows], whole.schema, whole.label
+        if len(np.unique(rows)) != len(rows):
+            whole.take(rows)  # refuses, in words
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("frame", "blocks"):
+            raise AttributeError(name)
+        taken = self.whole.take(self.rows)
+        self.frame, self.blocks = taken.frame, taken.blocks
+        return getattr(taken, name)
+
+    def take(self, rows: Any) -> Table:
+        return Excerpt(self.whole, self.rows[np.asarray(rows)])
 
 
 def _ids_and_columns(

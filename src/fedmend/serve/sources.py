@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fedmend.data.table import Table
+from fedmend.data.table import Excerpt, Table
 from fedmend.errors import DataError, Refused
 from fedmend.flow.new_rows import read_rows, rows_of_records
 from fedmend.flow.reading import read_party
@@ -53,7 +53,7 @@ class People:
 
     def rows(self, places: np.ndarray) -> tuple[Table, np.ndarray]:
         """The rows of people at these places, and which of them could not be had."""
-        return self.table.take(places), np.zeros(0, np.int64)
+        return Excerpt(self.table, places), np.zeros(0, np.int64)
 
 
 class OnDemand(People):

@@ -86,6 +86,8 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
+        if "optimizer" not in values:  # of a prediction (`SplitConfig.to_predict`)
+            return cls(**values)
         optimizer = dict(values["optimizer"])
         optimizer["betas"] = tuple(optimizer["betas"])
         return cls(**{**values, "optimizer": OptimizerSpec(**optimizer)})
@@ -149,6 +151,10 @@ class SplitConfig:
         """What is sent to the parties."""
         lists = {"bottom": list(self.bottom), "top": list(self.top)}
         return asdict(self) | lists
+
+    def to_predict(self) -> dict[str, Any]:
+        """What parties need to know of it to predict: how numbers are computed, and sent."""
+        return {"settings": {"precision": self.settings.precision, "wire": self.settings.wire}}
 
     @classmethod
     def from_wire(cls, values: Mapping[str, Any]) -> Self:

@@ -128,7 +128,8 @@ class Session:
 
     def _begin(self) -> None:
         """Labels as `label_dp` says, fresh models, rows, and which of them are held out."""
-        network, config = self.network, self.network.config.to_wire()
+        network, how = self.network, self.network.config
+        config = how.to_wire() if self._trains else how.to_predict()
         if self._trains:
             self.report_labels(self.top)
             made = self.bottoms.create(config)

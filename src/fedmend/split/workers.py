@@ -271,7 +271,7 @@ class BottomWorker(SplitWorker):
     @exposed(kind="control")
     def attach(self, segments: list[Any], config: dict[str, Any]) -> None:
         """Take these rows, and be ready to embed them."""
-        self.trained = self._new_model(segments, SplitConfig.from_wire(config).settings)
+        self.trained = self._new_model(segments, Settings.from_dict(config["settings"]))
 
     def _new_model(self, segments: Segments, settings: Settings) -> BottomModel:
         return self._model_on(self._rows(segments), settings)
@@ -498,7 +498,7 @@ class TopWorker(SplitWorker, TopHolder):
         """Take these rows; returns how many there are."""
         self._rows_used = self._rows(segments)
         self._spans = spans(segments)
-        self._use(self._new_model(segments, SplitConfig.from_wire(config).settings, train))
+        self._use(self._new_model(segments, Settings.from_dict(config["settings"]), train))
         self._trains = train
         self._take_asked()
         if train:
@@ -853,7 +853,7 @@ class ServerTop(TopHolder):
 
     def attach(self, segments: list[Any], config: dict[str, Any], train: bool) -> int:
         rows, part = sum(int(count) for _, count in segments), self._part_top()
-        settings = SplitConfig.from_wire(config).settings
+        settings = Settings.from_dict(config["settings"])
         trained = ServerTopModel(part.module, settings, self.device, names=part.names)
         if train:
             _check_count(() if self.targets is None else self.targets, rows)

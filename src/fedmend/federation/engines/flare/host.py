@@ -138,7 +138,6 @@ class PartyHost:
         self._heard = time.monotonic()
         self._over = threading.Event()
         self._reason = ""
-        # One thread for all work: torch keeps its thread teams per calling thread.
         self._work = ThreadPoolExecutor(1, "fedmend-party")
         self._patience, self._lost = patience, lost
         threading.Thread(target=self._watch, name="fedmend-watch", daemon=True).start()
@@ -159,9 +158,13 @@ class PartyHost:
                 return reply({"busy": self._busy})
             if operation == "hello" and len(message) > MAX_HELLO_BYTES:
                 raise WireError(f"a hello of {len(message):,} bytes")
-            return self._work.submit(self._do, operation, content, asked).result()
+            return self._in_turn(operation, content, asked)
         except Exception as error:
             return self._sorry(error, asked)
+
+    def _in_turn(self, operation: str, content: dict[str, Any], asked: _Asked) -> bytes:
+        # One thread for all work: torch keeps its thread teams per calling thread.
+        return self._work.submit(self._do, operation, content, asked).result()
 
     def close(self, reason: str) -> None:
         """End the session: ledger to disk, workers gone."""
