@@ -14,6 +14,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fedmend.data import Column, Encoded, Encoder, LabelEncoder, Table, infer_column
 from fedmend.data.encode import BlockScaler, looks_counted
+from fedmend.data.table import Excerpt
 from fedmend.errors import DataError, FedmendWarning, NotFitted
 
 
@@ -230,6 +231,31 @@ def test_missing_cells_where_the_type_had_no_room_for_them():
     back = encoder.inverse(found)
     assert str(back.frame["i"].dtype) == "Int64" and back.frame["i"].tolist() == [10, pd.NA, 30]
     assert str(back.frame["b"].dtype) == "boolean" and back.schema["i"].dtype == "Int64"
+
+
+def test_an_excerpt_is_the_same_rows_and_its_whole_is_encoded_once(table, monkeypatch):
+    plain = table.select([name for name in table.names if name not in table.blocks])
+    encoder = Encoder(missing_indicator=True).fit(plain)
+    encoded, real = [], encoder._numeric
+    monkeypatch.setattr(encoder, "_numeric", lambda each: encoded.append(each) or real(each))
+    for whole in (plain, plain.take([5, 4, 3, 2, 1, 0])):
+        for rows in ([4, 0, 3], [2], []):
+            picked = np.array(rows, np.int64)
+            some, expected = Excerpt(whole, picked), whole.take(picked)
+            found, wanted = encoder.transform(some), encoder.transform(expected)
+            for name in ("numeric", "missing", "codes"):
+                np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
+        assert [each for each in encoded if each is whole] == [whole]
+        assert some.equals(expected) and Excerpt(whole, np.array([4, 0, 3])).take([2, 0]).equals(
+            whole.take([3, 4])
+        )
+    with pytest.raises(DataError, match="taken twice"):
+        Excerpt(plain, np.array([1, 1]))
+    with_blocks = Encoder().fit(table)
+    found = with_blocks.transform(Excerpt(table, np.array([3, 1])))
+    np.testing.assert_array_equal(
+        found.blocks["face"], with_blocks.transform(table.take([3, 1])).blocks["face"]
+    )
 
 
 def test_arrays_of_another_encoder(table):

@@ -192,6 +192,19 @@ def test_wrong_calls_are_refused_before_anything_crosses(
     assert len(fed.ledger) == before
 
 
+def test_what_goes_by_name_only_does_not_go_by_place() -> None:
+    class NamedWorker(Worker):
+        @exposed(kind="control")
+        def told(self, first: int, *, second: int = 2) -> None:
+            """Nothing."""
+
+    exposure = NamedWorker.exposures["told"]
+    del Worker._registry["NamedWorker"]
+    assert exposure.bind("told", (1,), {"second": 3}) == {"first": 1, "second": 3}
+    with pytest.raises(WireError, match="too many positional arguments"):
+        exposure.bind("told", (1, 3), {})
+
+
 def test_a_tensor_with_a_graph_never_leaves(fed: Federation) -> None:
     with pytest.raises(WireError, match="detach"):
         fed.workers(TallyWorker)["bank"].leaky()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from fedmend.errors import AlignmentError, ConfigError, DataError, WireError
@@ -45,8 +46,18 @@ class Exposure:
     over_rows: bool = False
     optional: bool = False
 
+    @cached_property
+    def least(self) -> int:
+        """How many arguments must be given; more than can be, where some go by name only."""
+        known = self.signature.parameters.values()
+        if any(each.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD for each in known):
+            return len(known) + 1
+        return sum(each.default is inspect.Parameter.empty for each in known)
+
     def bind(self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """All arguments by name; a wrong call is refused before anything crosses."""
+        if not kwargs and self.least <= len(args) <= len(self.signature.parameters):
+            return dict(zip(self.signature.parameters, args, strict=False))
         try:
             return dict(self.signature.bind(*args, **kwargs).arguments)
         except TypeError as error:

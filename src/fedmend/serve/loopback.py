@@ -16,6 +16,7 @@ __all__ = ["LOOPBACK", "LoopbackHandler", "LoopbackServer", "serve_until_told"]
 
 LOOPBACK = "127.0.0.1"
 MOST_CONNECTIONS = 64
+SWITCH_SECONDS = 0.0005
 
 
 class LoopbackHandler(BaseHTTPRequestHandler):
@@ -139,9 +140,13 @@ def serve_until_told(server: Stoppable, tell: Callable[[], None]) -> None:
             threading.Thread(target=server.stop).start()
 
     before = {each: signal.signal(each, end) for each in (signal.SIGINT, signal.SIGTERM)}
+    # An answer goes through several threads: none is to wait for 5 ms while another one computes.
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         tell()
         server.serve()
     finally:
+        sys.setswitchinterval(usual)
         for each, handler in before.items():
             signal.signal(each, handler)

@@ -31,6 +31,8 @@ __all__ = ["OnDemand", "People", "Quota", "people_of", "source_of"]
 MAX_ANSWER_BYTES = 64_000_000
 URL_SECONDS = 10.0
 DAY = 86_400.0
+FEW = 32
+"""Ids that are looked up one by one: making an index of them would take longer."""
 
 
 class People:
@@ -46,10 +48,18 @@ class People:
 
     def places(self, ids: list[Any]) -> np.ndarray:
         """Where these ids stand, -1 where nobody is called so."""
+        if len(ids) <= FEW:
+            return np.array([self._place(each) for each in ids], np.int64)
         try:
             return np.asarray(self._index.get_indexer(pd.Index(ids)))
         except TypeError:  # ids of another type than all of ours
             return np.full(len(ids), -1)
+
+    def _place(self, each: Any) -> int:
+        try:
+            return int(self._index.get_loc(each))
+        except (KeyError, TypeError):
+            return -1
 
     def rows(self, places: np.ndarray) -> tuple[Table, np.ndarray]:
         """The rows of people at these places, and which of them could not be had."""
