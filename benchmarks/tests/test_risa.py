@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from fedmend_bench.risa.data import (
 )
 from fedmend_bench.risa.methods import BASELINES, METHODS, Size, aligned_only, make, shared
 from fedmend_bench.risa.runs import Part, doubt_scores, pseudo_scores, run_part
+from fedmend_bench.risa.search import SEARCHED, Trial, drawn_sides, searched, trials
 from fedmend_bench.risa.table import grouped, paper_table, promises, run, summary
 
 # ------------------------------------------------------------------ data
@@ -95,6 +97,14 @@ def test_numbers_and_categories_part() -> None:
     assert found == {LABELS: ["age", "PAY_AMT1"], PARTNER: ["PAY_0", "city"]}
     numbers = pd.DataFrame({name: [1.5, 2.0, 3.0] for name in "abc"})
     assert columns_of(Table(np.arange(3), numbers)) == {LABELS: ["a", "c"], PARTNER: ["b"]}
+
+
+def test_a_third_party_has_some_of_the_partners_columns() -> None:
+    two, three = (load_sides("breast-cancer", 0, 60, 20, parties) for parties in (2, 3))
+    first, second = (three.train[name].feature_names for name in (PARTNER, "passive-2"))
+    assert sorted([*first, *second]) == sorted(two.train[PARTNER].feature_names)
+    world = tear(three, 0.5, seed=0)
+    assert dict(world.fed.alignment.unaligned) == {LABELS: 30, PARTNER: 30, "passive-2": 30}
 
 
 def test_rare_categories_are_one() -> None:
@@ -215,6 +225,50 @@ def test_runs_side_by_side_give_the_same() -> None:
     parts = [Part("digits", name, 20, 0, 200, 50, 1) for name in ("Local", "VFL", "LocalVFL")]
     alone, many = run_cells(run_part, parts), run_cells(run_part, parts, processes=2)
     assert [each["value"] for each in many] == [each["value"] for each in alone]
+
+
+# ------------------------------------------------------------------ search
+
+
+@pytest.mark.parametrize("method", SEARCHED)
+def test_every_trial_is_a_setting_of_its_method(method: str) -> None:
+    first, *others = trials(method, 6)
+    assert first == "{}" and len(set(others)) == 5
+    for each in others:
+        make(method, Size(False, 300, 3000), 0).set_params(**json.loads(each))
+
+
+def test_nothing_is_chosen_by_the_fifth_that_is_tested() -> None:
+    told, shown = (
+        drawn_sides(Trial("digits", "VFL", 10, seed, "{}", 1000, test))
+        for seed, test in ((20, False), (5, True))
+    )
+    rows = {
+        name: set(each[LABELS].ids) for name, each in (("train", told.train), ("by", told.test))
+    }
+    tested = set(shown.test[LABELS].ids)
+    assert len(tested) == 359 and len(rows["train"]) == 1000 and len(rows["by"]) == 438
+    assert not tested & (rows["train"] | rows["by"] | set(shown.train[LABELS].ids))
+    assert not rows["train"] & rows["by"]
+    assert len(told.train[PARTNER].feature_names) == 32 and not told.train[PARTNER].blocks
+
+
+def test_the_best_of_the_held_out_rows_is_looked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = trials("VFL", 4)[2]
+
+    def measure(trial: Trial) -> dict[str, float]:
+        return {"value": 70.0 + trial.overlap / 10 + (trial.settings == wanted)}
+
+    monkeypatch.setattr("fedmend_bench.risa.search.measure", measure)
+    (row,) = searched(["adult"], ["VFL"], [1.0, 10.0, 50.0], 4, 3000, str(tmp_path), 1)
+    assert row["chosen"] == wanted
+    assert (row["1 %"], row["10 %"], row["50 %"]) == pytest.approx((71.1, 72.0, 76.0))
+    cells = [line["cell"] for line in Kept.at(tmp_path).all()]
+    assert len(cells) == 4 + 2 * 2 + 9
+    assert {each["settings"] for each in cells if each["test"]} == {wanted}
+    assert not {each["seed"] for each in cells if each["test"]} & {20, 21, 22}
 
 
 # ------------------------------------------------------------------ summaries

@@ -67,8 +67,11 @@ class World:
 
 
 @lru_cache(maxsize=2)
-def load_sides(name: str, seed: int, rows: int | None, test: int | None) -> Sides:
-    """A named data set cut in two; at most `rows` training and `test` test rows."""
+def load_sides(name: str, seed: int, rows: int | None, test: int | None, parties: int = 2) -> Sides:
+    """A named data set cut in two; at most `rows` training and `test` test rows.
+
+    parties: with more than two, the partner's columns of a table are dealt out to as many.
+    """
     if name not in NAMES:
         raise ConfigError(f"there is no data set {name!r}. Mend: one of {', '.join(NAMES)}")
     rng = np.random.default_rng([seed, 17])
@@ -85,11 +88,13 @@ def load_sides(name: str, seed: int, rows: int | None, test: int | None) -> Side
         cut = [split_image(table, block, PARTIES) for table in (train, held_out)]
         return Sides(name, cut[0], cut[1])
     columns = columns_of(train)
+    partners = {
+        PARTNER if not place else f"{PARTNER}-{place + 1}": columns[PARTNER][place :: parties - 1]
+        for place in range(parties - 1)
+    }
     sides = [
-        {
-            LABELS: table.select([*columns[LABELS], str(train.label)]),
-            PARTNER: table.select(columns[PARTNER]),
-        }
+        {LABELS: table.select([*columns[LABELS], str(train.label)])}
+        | {partner: table.select(dealt) for partner, dealt in partners.items()}
         for table in (train, held_out)
     ]
     return Sides(name, sides[0], sides[1])
@@ -171,11 +176,11 @@ def _split(
 def tear(sides: Sides, overlap: float, seed: int, device: str = "cpu") -> World:
     """The federation in which a share `overlap` of the training rows is known to both parties."""
     without_cryptography()
-    n = len(sides.train[LABELS])
-    common, kept = tear_rows(n, PARTIES, overlap=overlap, seed=seed)
+    n, parties = len(sides.train[LABELS]), tuple(sides.train)
+    common, kept = tear_rows(n, parties, overlap=overlap, seed=seed)
     rng = np.random.default_rng([seed, 23])
     tables, alignments, places = {}, {}, {}
-    for name in PARTIES:
+    for name in parties:
         # Every party's rows in an order of their own: positions must not link them either.
         rows = np.concatenate([common, rng.permutation(kept[name])])
         order = rng.permutation(len(rows))
@@ -190,7 +195,7 @@ def tear(sides: Sides, overlap: float, seed: int, device: str = "cpu") -> World:
     fed = Federation(
         *(
             Party(name, tables[name], test=sides.test[name], alone=sides.test[name])
-            for name in PARTIES
+            for name in parties
         ),
         seed=seed,
         device=device,

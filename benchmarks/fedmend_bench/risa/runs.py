@@ -29,6 +29,7 @@ class Part:
     test: int | None = None
     epochs: int | None = None
     device: str = "cpu"
+    parties: int = 2
 
 
 def start() -> None:
@@ -40,7 +41,7 @@ def start() -> None:
 
 def run_part(part: Part) -> dict[str, Any]:
     """Fit and score one method; all shares in percent."""
-    sides = load_sides(part.data, part.seed, part.rows, part.test)
+    sides = load_sides(part.data, part.seed, part.rows, part.test, part.parties)
     world = tear(sides, part.overlap / 100, part.seed, part.device)
     rows = len(sides.train[LABELS])
     size = Size(sides.is_image, world.overlap, rows, part.epochs, part.device)

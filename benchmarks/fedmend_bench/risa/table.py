@@ -36,6 +36,7 @@ from fedmend_bench.risa.methods import (
     TREES,
 )
 from fedmend_bench.risa.runs import Part, run_part, start
+from fedmend_bench.risa.search import SEARCHED, searched
 
 NAME = "risa"
 HELP = "RISA, networks and trees on CIFAR-10 halves and four tables, beside the paper"
@@ -61,6 +62,8 @@ def run(
     epochs: int | None = None,
     ablation: bool = False,
     cost: bool = False,
+    search: int = 0,
+    parties: int = 2,
     processes: int = 1,
     device: str = "auto",
     folder: str | None = None,
@@ -69,8 +72,9 @@ def run(
 
     seeds: how many, or which (3 on images, 5 on tables). rows, test: at most so many rows of
     tables (images: all). ablation: the paper's Table III at 10 %. cost: split training beside the
-    same network in one piece. processes: runs at a time. folder: results of runs are kept here,
-    and a benchmark that was stopped goes on from them.
+    same network in one piece. search: so many trials of its settings for every method, judged by
+    held-out training rows, instead. parties: of tables. processes: runs at a time. folder: results
+    of runs are kept here, and a benchmark that was stopped goes on from them.
     """
     names, wanted = chosen("data", data, NAMES), chosen("methods", methods, [*METHODS, *CLEAR])
     shares = [float(each) for each in listed(overlaps)]
@@ -80,8 +84,20 @@ def run(
     for share in shares:
         if not 0 < share < 100:
             raise ConfigError(f"an overlap is a percentage between 0 and 100, got {share:g}")
+    if search:
+        methods = [name for name in wanted if name in SEARCHED]
+        table = searched(names, methods, shares, search, rows or 16_000, folder, processes)
+        return BenchResult(NAME, table)
     device = str(resolve_device(device))
-    make = partial(_parts, names, seeds=seeds, sizes=(rows, test), epochs=epochs, device=device)
+    make = partial(
+        _parts,
+        names,
+        seeds=seeds,
+        sizes=(rows, test),
+        epochs=epochs,
+        device=device,
+        parties=parties,
+    )
     parts = make(wanted, shares) + (make(ABLATION, [10.0]) if ablation else [])
     found = run_cells(run_part, list(dict.fromkeys(parts)), folder, processes, start)
     table = summary(found)
@@ -107,6 +123,7 @@ def _parts(
     sizes: tuple[int | None, int | None],
     epochs: int | None,
     device: str,
+    parties: int,
 ) -> list[Part]:
     """Seed by seed, so that a benchmark that is stopped early has whole tables of fewer seeds."""
     found = []
@@ -121,7 +138,7 @@ def _parts(
                     # Without a partner the overlap changes nothing: once is enough.
                     at = shares[0] if method in ANY_OVERLAP else share
                     where = device if image else "cpu"
-                    found.append(Part(name, method, at, seed, *limits, epochs, where))
+                    found.append(Part(name, method, at, seed, *limits, epochs, where, parties))
     return sorted(dict.fromkeys(found), key=lambda part: part.seed)
 
 

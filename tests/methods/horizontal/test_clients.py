@@ -16,6 +16,7 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, ResumeError
 from fedmend.federation import Federation, Party, Policy
 from fedmend.learn.optim import OptimizerSpec
+from fedmend.methods.horizontal.baselines import FedAvg
 from fedmend.methods.horizontal.estimator import FederatedClients
 from fedmend.methods.horizontal.local_methods import PseudoMethod, Supervised
 from fedmend.methods.horizontal.rounds import RoundSettings
@@ -186,6 +187,26 @@ def test_a_client_without_labels_takes_part() -> None:
         # Nothing is known of who took no step, and nobody else's mean is the less for it.
         assert report.loss == report.per_client[0]["loss_labelled"] > 0
         assert np.isnan(report.per_client[1]["loss_labelled"])
+
+
+def test_a_party_of_too_few_test_rows_is_left_out_of_the_scores_and_it_is_said() -> None:
+    tests = [people(rows, number, labelled=1.0) for number, rows in enumerate((6, 40))]
+    fed = Federation(
+        *(
+            Party(f"p{number}", table_of(people(100, number)), test=table_of(test))
+            for number, test in enumerate(tests)
+        ),
+        strict=True,
+    )
+    model = FedAvg(rounds=2, watch="test").fit(fed)
+    assert list(model.history_[-1]["accuracy_by_party"]) == ["p1"]
+    (said,) = model.notes_
+    assert said.startswith("the scores are without p0: ")
+    scores = model.evaluate(fed.on("test"))
+    truth = np.searchsorted(model.classes_, tests[1]["y"].to_numpy().astype(str))
+    p = model.predict_proba(table_of(tests[1]))
+    assert scores["accuracy"] == accuracy_score(truth, p.argmax(1))
+    assert model.uncertainty_report(fed.on("test"))["rows"] == 40
 
 
 def changed(column: str, value) -> pd.DataFrame:

@@ -74,9 +74,6 @@ def torn(
     return fed
 
 
-SELECT_EVERY = "fedmend.methods.risa.risa.SELECT_EVERY"
-
-
 @pytest.fixture(scope="module")
 def fed() -> Federation:
     return torn()
@@ -108,9 +105,8 @@ def test_it_learns_what_no_party_knows_alone(fed: Federation, model: RISA) -> No
 
 @pytest.fixture(scope="module")
 def paper(fed: Federation) -> RISA:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SELECT_EVERY, 1)
-        return RISA.paper(**QUICK, threshold=0.3, final_threshold=0.05).fit(fed)
+    how = {"threshold": 0.3, "final_threshold": 0.05, "select_every": 1}
+    return RISA.paper(**QUICK, **how).fit(fed)
 
 
 def test_the_paper_trains_as_published(fed: Federation, paper: RISA) -> None:
@@ -142,19 +138,17 @@ def test_imputation_without_evidence_has_a_joint_head_alone(small: Federation) -
         assert np.isfinite(model.predict_proba(small, rows=rows)).all()
 
 
-def test_which_rows_the_model_is_sure_of_leave_as_predictions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(SELECT_EVERY, 1)
+def test_which_rows_the_model_is_sure_of_leave_as_predictions() -> None:
     fed = torn(rows=200)
-    how = {"final_threshold": 0.5, "self_training": True, "threshold": 0.4}
+    selects: Any = {"final_threshold": 0.5, "select_every": 1}
+    how = selects | {"self_training": True, "threshold": 0.4}
     RISA(**QUICK | {"epochs": 2}, **how).fit(fed)
     for call in ("make_labels", "keep_sure"):
         told = [each for each in fed.ledger.entries() if each.call.endswith(f".{call}")]
         kinds = {each.kind for each in told if each.sender == "bank"}
         assert kinds == {"prediction"}, call
     wary = torn(rows=200, policies={"bank": Policy(refuse=frozenset({"prediction"}))})
-    for asked in ({"self_training": True}, {"final_threshold": 0.5}):
+    for asked in ({"self_training": True}, selects):
         with pytest.raises(Refused, match=r"'bank' refused.*'prediction'"):
             RISA(**QUICK | {"epochs": 2}, **asked).fit(wary)
     RISA(**QUICK | {"epochs": 1}).fit(wary)
@@ -215,16 +209,13 @@ def test_without_overlap_it_says_so() -> None:
         RISA(**QUICK).fit(torn(overlap=0.0, rows=100))
 
 
-def test_rows_completed_by_another_method_are_imputed_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rows_completed_by_another_method_are_imputed_rows() -> None:
     """They are never held out to judge by; selection may drop them, but no others known to all."""
-    monkeypatch.setattr(SELECT_EVERY, 1)
     fed = torn(rows=300, strict=False)
     counts = fed.alignment
     completed = counts.aligned // 2
     fed.note_alignment(AlignmentCounts(counts.aligned, counts.unaligned, completed))
-    model = RISA(**QUICK | {"epochs": 4}, final_threshold=0.01).fit(fed)
+    model = RISA(**QUICK | {"epochs": 4}, final_threshold=0.01, select_every=1).fit(fed)
     dropped = [entry for entry in model.selection_ if entry["party"] == "aligned"]
     assert dropped[0]["before"] == completed
     assert all(entry["before"] <= completed for entry in dropped)
@@ -368,27 +359,20 @@ def test_save_and_load(fed: Federation, model: RISA, tmp_path: Path) -> None:
 
 
 BROKEN_OFF = QUICK | {"epochs": 4, "self_training": True, "threshold": 0.4}
-BROKEN_OFF |= {"final_threshold": 0.5}
+BROKEN_OFF |= {"final_threshold": 0.5, "select_every": 2}
 
 
 @pytest.fixture(scope="module")
 def whole() -> RISA:
     with pytest.MonkeyPatch.context() as patch:  # selection tells ever fewer rows apart
         patch.setattr("fedmend.federation.policy.MIN_ROWS", 1)
-        patch.setattr(SELECT_EVERY, 2)
         return RISA(**BROKEN_OFF).fit(torn(rows=200, strict=False))
 
 
 @pytest.mark.parametrize("stop", [("self-train", 2), ("train", 3)])
 def test_a_run_that_broke_off_goes_on_as_if_nothing_had_happened(
-    tmp_path: Path,
-    whole: RISA,
-    stop: tuple[str, int],
-    toys: None,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, whole: RISA, stop: tuple[str, int], toys: None
 ) -> None:
-    monkeypatch.setattr(SELECT_EVERY, 2)
-
     def progress(stage: str, done: int, total: int, facts: dict[str, float]) -> None:
         if (stage, done) == stop:
             raise KeyboardInterrupt

@@ -143,6 +143,7 @@ class FederatedClients:
         self.privacy: dict[str, Any] | None = None
         self._groups: dict[str, WorkerGroup] = {}
         self._told: WorkerGroup | None = None
+        self.notes: list[str] = []
         self.server = server or Server()
         if common is None:
             views = {"noise": noise, "drop": drop, "flip": flip}
@@ -261,9 +262,10 @@ class FederatedClients:
         """
         workers = self._workers(fed or self.fed)
         scale = scale_of(list(workers.odds(self.averaged).values()))
-        found, counts, _ = _confusion(workers.confusion(self.averaged, scale))
+        found = workers.confusion(self.averaged, scale)
+        counts = self._counts(found)
         places, alike, loss = (
-            sum(each[key] for each in found) for key in ("ranks", "selves", "log_loss")
+            sum(each[key] for each in found.values()) for key in ("ranks", "selves", "log_loss")
         )
         return scores_of(counts, places, alike, loss)
 
@@ -289,10 +291,26 @@ class FederatedClients:
     def accuracies(self, fed: Federation | None = None) -> tuple[float, dict[str, float]]:
         """The share of labelled rows that are right, and of each party's own, where it has some."""
         found = self._workers(fed or self.fed).confusion(self.averaged)
-        _, counts, rows = _confusion(found)
+        counts = self._counts(found)
         parts = {name: each["counts"] for name, each in found.items()}
         own = {name: as_share(np.trace(n) / n.sum()) for name, n in parts.items() if n.any()}
-        return as_share(np.trace(counts) / rows), own
+        return as_share(np.trace(counts) / round(float(counts.sum()))), own
+
+    def _counts(self, told: Mapping[str, dict[str, Any]]) -> np.ndarray:
+        """Counts [truth, predicted] of all parties; `notes` says which are in no score."""
+        parts = {name: each["counts"] for name, each in told.items()}
+        few = [name for name, each in parts.items() if not each.any()]
+        if len(few) == len(parts):
+            raise DataError(
+                "no party has a labelled row here, or enough of them to tell a score of",
+                mend="give tables with labels to evaluate on, each with as many as its policy's "
+                "min_rows asks for (10 by default)",
+            )
+        self.notes = [
+            f"the scores are without {', '.join(few)}: no labelled row there, or fewer than its "
+            "policy's min_rows"
+        ][: len(few)]
+        return np.asarray(np.sum(list(parts.values()), axis=0))
 
     def uncertainty_report(self, fed: Federation | None = None) -> dict[str, Any]:
         """Whether undecided rows err more, from the parties' counts of labelled rows."""
@@ -466,21 +484,6 @@ def _net_for(
         raise ConfigError("net='mlp' is for columns, but the clients have images")
     kind = "resnet8" if net == "auto" else net
     return NetSpec(kind, classes, channels=shape[0], width=width)
-
-
-def _confusion(
-    told: Mapping[str, dict[str, Any]],
-) -> tuple[list[dict[str, Any]], np.ndarray, int]:
-    """What each party tells, counts [truth, predicted] of all of them, and how many rows."""
-    counts = np.sum([each["counts"] for each in told.values()], axis=0)
-    rows = round(float(counts.sum()))  # estimates of counts add up to as many
-    if not rows:
-        raise DataError(
-            "no party has a labelled row here, or enough of them to tell a score of",
-            mend="give tables with labels to evaluate on, each with as many as its policy's "
-            "min_rows asks for (10 by default)",
-        )
-    return list(told.values()), counts, rows
 
 
 # ---------------------------------------------------------------------------------- estimator
@@ -690,6 +693,7 @@ class HorizontalEstimator(Estimator):
         self.classes_ = np.asarray(clients.classes)
         self.task_ = "binary" if len(clients.classes) == 2 else "multiclass"
         self.privacy_ = clients.privacy
+        self.notes_ = clients.notes
 
     # ------------------------------------------------------------------ using
 
@@ -731,9 +735,11 @@ class HorizontalEstimator(Estimator):
         """Accuracy, AUC, macro F1 and log loss over the labelled rows of all parties together.
 
         The parties tell counts and sums only; the AUC, for more than two classes the mean of one
-        against the rest, is that of scores in 200 bins.
+        against the rest, is that of scores in 200 bins. Who has too few labelled rows to tell of
+        is left out, and `notes_` says so.
         """
         scores = self._ready(fed).evaluate(fed)
+        self.notes_ = self.clients_.notes
         return {name: value for name, value in scores.items() if name != "rows"}
 
     def judge(self, fed: Federation) -> dict[str, float]:

@@ -95,24 +95,22 @@ class ClientWorker(Worker):
         by = self.worker_name()
         return ask_for_noise(self.site, self.scope, epsilon, by=by, classes=classes, folder=folder)
 
-    @exposed(kind="count")
-    def prepare(self, common: dict[str, Any]) -> dict[str, int]:
-        """Encode the rows and build the network; how many rows there are, and labelled ones."""
+    @exposed(kind="control")
+    def prepare(self, common: dict[str, Any]) -> None:
+        """Encode the rows and build the network."""
         settings = RoundSettings.from_dict(common["settings"])
         device = resolve_device(self.site.device)
         self._common = dict(common)
-        pool = self._fill_pool(settings, device)
+        self._fill_pool(settings, device)
         self._seed = self.site.own_seed(int(common["seed"]), "rounds")
         self._classes = list(common["classes"])
         net = NetSpec.from_dict(common["net"])
         self._trainer = Trainer(net, LocalMethod.of(common["method"]), settings, device)
-        return {"rows": len(pool.unlabelled), "labelled": len(pool.labelled)}
 
-    def _fill_pool(self, settings: RoundSettings, device: torch.device) -> Pool:
+    def _fill_pool(self, settings: RoundSettings, device: torch.device) -> None:
         self._pooled = self.table
         pool = pool_of(self._pooled, self._common, self.site.name)
         self._pool = pool.to(device, settings)
-        return pool
 
     @exposed(
         kind="weights", takes={"weights": "weights", "extras": "weights", "momentum": "weights"}

@@ -69,8 +69,6 @@ ADDITIVE_ROUNDS = 25
 CELLS_TO_CHOOSE = 4000
 """Rows times classes on which the ridge is chosen; it says how large weights are, not how many
 rows there are."""
-SELECT_EVERY = 5
-"""E, the epochs between two selections, which the paper does not say."""
 
 
 @dataclass(frozen=True)
@@ -330,7 +328,7 @@ class Stages:
     def _select(self, session: EvidenceSession, epoch: int) -> None:
         """Drop imputed rows of which the network has been too uncertain since the last time."""
         model = self.model
-        if model.final_threshold == 1 or epoch % SELECT_EVERY or epoch == model.epochs:
+        if model.final_threshold == 1 or epoch % model.select_every or epoch == model.epochs:
             return
         limit = float(model.final_threshold ** (epoch / model.epochs))
         pools = list(session.pools)
@@ -476,7 +474,7 @@ class RISA(SplitEstimator):
     every so many steps, so weights cross, and have one head; 0 is never.
     self_training, threshold: f_ST gives rows of passive parties a pseudo-label where it is at least
     so sure (tau_p).
-    final_threshold: every five epochs imputed rows whose uncertainty is above
+    final_threshold: every `select_every` (E) epochs imputed rows whose uncertainty is above
     final_threshold^(t/T) (tau_0) leave the training; 1 keeps all.
     batch_size: None is 1,024; where there are few labelled rows a tenth of them, in shorter steps.
     Others: as of every split network.
@@ -485,7 +483,7 @@ class RISA(SplitEstimator):
     evidential = True
 
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        # The paper does not say tau_p and tau_0: 0.9 and 0.3 here.
+        # The paper does not say tau_p, tau_0 and E: 0.9, 0.3 and 5 here.
         "paper": {
             "fusion": "yager",
             "objective": "fused",
@@ -520,6 +518,7 @@ class RISA(SplitEstimator):
     self_training: bool = False
     threshold: float = 0.95
     final_threshold: float = 1.0
+    select_every: int = 5
 
     epochs: int = 20
     batch_size: int | None = 256  # type: ignore[assignment]
@@ -542,6 +541,7 @@ class RISA(SplitEstimator):
         "share_every": at_least(0),
         "threshold": POSITIVE_SHARE,
         "final_threshold": POSITIVE_SHARE,
+        "select_every": at_least(1),
     }
 
     @classmethod
