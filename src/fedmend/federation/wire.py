@@ -46,6 +46,8 @@ MAX_ITEMS = 1 << 20
 SLOT = 8
 NUMBER_COST, TEXT_COST, LIST_COST, DICT_COST, ENTRY_COST = 32, 56, 64, 200, 96
 ARRAY_COST, SIDE_COST, TENSOR_COST, SEALED_COST = 352, 32, 512, 64
+SHORT_TEXT = 64
+"""Names of parties, classes and arguments, which come again with every message."""
 
 HEADER = struct.Struct("<3sBQ")
 _U32 = struct.Struct("<I")
@@ -196,6 +198,8 @@ class _Walk:
             tag, slots = (b"l", 1) if isinstance(value, list) else (b"t", 2)
             self.put(tag + _U32.pack(len(value)), LIST_COST + slots * SLOT * len(value))
             self.items += len(value)
+            if self.parts is None and self._count_texts(value):
+                return
             for item in value:
                 self.add(item, depth + 1)
         elif isinstance(value, Sealed):
@@ -209,13 +213,21 @@ class _Walk:
             raise _no_place(value)
 
     def text(self, text: str) -> None:
+        self.put(*(_short_text(text) if len(text) <= SHORT_TEXT else _text(text)))
+
+    def _count_texts(self, values: list[Any] | tuple[Any, ...]) -> bool:
+        """Count short plain texts at once: among many parties their names are most of a message."""
+        if not values or not isinstance(values[0], str):
+            return False
         try:
-            raw = text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise WireError(
-                f"text that is not valid unicode has no place on the wire: {text!r}"
-            ) from error
-        self.put(_U32.pack(len(raw)) + raw, _text_cost(raw))
+            joined = "".join(values)
+        except TypeError:  # not all are texts
+            return False
+        if not joined.isascii() or len(max(values, key=len)) > SHORT_TEXT:
+            return False
+        self.nbytes += (1 + _U32.size) * len(values) + len(joined)
+        self.memory += TEXT_COST * len(values) + len(joined)
+        return True
 
     def blob(self, raw: bytes | bytearray) -> None:
         self.put(_U64.pack(len(raw)), TEXT_COST + len(raw))
@@ -266,6 +278,20 @@ def _array_head(tag: bytes, name: str, shape: tuple[int, ...]) -> tuple[bytes, s
     head = tag + bytes((DTYPES.index(name), len(shape)))
     head += b"".join(_U64.pack(side) for side in shape)
     return head, "x".join(map(str, shape)) or "scalar", math.prod(shape) * ITEM_BYTES[name]
+
+
+def _text(text: str) -> tuple[bytes, int]:
+    """How a text is written, and its cost."""
+    try:
+        raw = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise WireError(
+            f"text that is not valid unicode has no place on the wire: {text!r}"
+        ) from error
+    return _U32.pack(len(raw)) + raw, _text_cost(raw)
+
+
+_short_text = lru_cache(maxsize=4096)(_text)
 
 
 @lru_cache(maxsize=64)

@@ -99,14 +99,28 @@ def area(scores: np.ndarray, inside: np.ndarray) -> float:
     """
     inside = np.asarray(inside, np.float64)
     own = float((inside * (1.0 - inside)).sum())  # 0 but for estimates
-    pairs = float(inside.sum() * (1.0 - inside).sum()) - own
-    if not pairs > 0:
-        return float("nan")
-    _, place = np.unique(np.asarray(scores), return_inverse=True)
-    there, not_there = np.bincount(place, inside), np.bincount(place, 1.0 - inside)
-    below = np.cumsum(not_there) - not_there
-    won = float((there * (below + not_there / 2)).sum()) - own / 2
-    return as_share(won / pairs)
+    return Order(scores).area(inside, np.ones(len(inside)), own)
+
+
+class Order:
+    """Rows by their scores, found once for many sets of weights."""
+
+    def __init__(self, scores: np.ndarray) -> None:
+        _, self._place = np.unique(np.asarray(scores), return_inverse=True)
+
+    def area(self, inside: np.ndarray, whole: np.ndarray, own: float = 0.0) -> float:
+        """As `area`, of rows that count `whole` each, of which `inside` are inside.
+
+        own: how far rows count as pairs with themselves, which they are not.
+        """
+        outside = whole - inside
+        pairs = float(inside.sum() * outside.sum()) - own
+        if not pairs > 0:
+            return float("nan")
+        there, not_there = np.bincount(self._place, inside), np.bincount(self._place, outside)
+        below = np.cumsum(not_there) - not_there
+        won = float((there * (below + not_there / 2)).sum()) - own / 2
+        return as_share(won / pairs)
 
 
 def as_share(value: float) -> float:

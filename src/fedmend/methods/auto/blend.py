@@ -174,26 +174,38 @@ def score_of(
 
     The interval is that of means over rows drawn again.
     """
-    rng = np.random.default_rng(0)
     own = _metric(held, found, metric)
     told: dict[str, Any] = {"score": own, "rows": len(held)}
-    if against is not None:
-        told["apart"] = own - _metric(held, against, metric)
-    drawn, apart = [], []
-    for _ in range(DRAWS if found.ndim == 1 or found.shape[1] < 5 else DRAWS // 4):
-        rows = rng.integers(0, len(held), len(held))
-        drawn.append(_metric(held, found, metric, rows))
-        if against is not None:
-            apart.append(drawn[-1] - _metric(held, against, metric, rows))
+    drawn = _drawn_again(held, found, metric)
     told["interval"] = _interval(drawn)
     if against is not None:
-        told["apart_interval"] = _interval(apart)
+        told["apart"] = own - _metric(held, against, metric)
+        told["apart_interval"] = _interval(drawn - _drawn_again(held, against, metric))
     return told
 
 
-def _interval(drawn: list[float]) -> list[float]:
-    sure = [each for each in drawn if np.isfinite(each)]
-    return [float(each) for each in np.quantile(sure, [0.025, 0.975])] if sure else []
+def _drawn_again(held: Held, found: np.ndarray, metric: str) -> np.ndarray:
+    """The metric of as many rows, drawn from these with repetition; the same draws every time."""
+    rng, rows = np.random.default_rng(0), len(held)
+    draws = DRAWS if found.ndim == 1 or found.shape[1] < 5 else DRAWS // 4
+    if metric != "auc" or held.classes is None or held.noise is not None:
+        picked = (rng.integers(0, rows, rows) for _ in range(draws))
+        return np.array([_metric(held, found, metric, some) for some in picked])
+    # An AUC needs an order, which is that of all rows: how often each was drawn is all that counts.
+    asked = [1] if found.shape[1] == 2 else range(found.shape[1])
+    inside = [held.classes == each for each in asked]
+    orders = [metrics.Order(found[:, each]) for each in asked]
+    told = np.empty(draws)
+    for number in range(draws):
+        times = np.bincount(rng.integers(0, rows, rows), minlength=rows)
+        areas = [order.area(times * here, times) for order, here in zip(orders, inside, strict=True)]
+        told[number] = np.mean(areas)
+    return told
+
+
+def _interval(drawn: np.ndarray) -> list[float]:
+    sure = drawn[np.isfinite(drawn)]
+    return [float(each) for each in np.quantile(sure, [0.025, 0.975])] if len(sure) else []
 
 
 def _metric(
@@ -202,6 +214,6 @@ def _metric(
     if held.classes is None:
         return metrics.regression(held.truth[rows], found[rows])[metric]
     classes, p = held.classes[rows], found[rows]
-    if metric == "auc":  # hundreds of times: what is not asked for is not computed
+    if metric == "auc":
         return metrics.auc(classes, p, held.noise)
     return metrics.classification(classes, p, held.noise)[metric]
