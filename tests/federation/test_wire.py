@@ -66,6 +66,18 @@ def test_round_trip_and_measure(value: object) -> None:
     assert wire.measure(value).nbytes == len(data)
 
 
+@pytest.mark.parametrize(
+    "texts",
+    [["a"], ["bank", "telco"] * 100, ["", "x" * 64], ["x" * 65], ["bank", "é"], ["bank", 1]],
+    ids=["one", "many", "short", "long", "beyond ascii", "a number"],
+)
+@pytest.mark.parametrize("form", [list, tuple])
+def test_texts_counted_at_once_have_the_bytes_and_memory_they_would_have(texts, form) -> None:
+    told, written = wire._Walk(form(texts), None), wire._Walk(form(texts), [b""])
+    assert told.nbytes == written.nbytes == len(wire.encode(form(texts))) - wire.HEADER.size
+    assert (told.memory, told.items) == (written.memory, written.items)
+
+
 @pytest.mark.parametrize("dtype", TORCH_DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3, 4)])
 def test_tensors_come_back_as_tensors(dtype: torch.dtype, shape: tuple[int, ...]) -> None:

@@ -62,6 +62,29 @@ def test_the_simplest_within_a_standard_error_is_chosen(
     ]
 
 
+@pytest.mark.parametrize("asked", ["log_loss", "accuracy"])
+@pytest.mark.parametrize(
+    ("judges", "chosen"), [(("bank", "lab"), "InC"), (("bank",), "MJ")], ids=["majority", "party"]
+)
+def test_what_repeats_the_majority_is_not_chosen_for_agreeing_with_it(
+    make_fed, monkeypatch, asked, judges, chosen
+) -> None:
+    """Against the majority a copy of it is never wrong; a party's labels are taken as true."""
+    told = {
+        "majority": {"auc": 0.8, "accuracy": 0.95, "log_loss": 0.2},
+        "inc": {"auc": 0.9, "accuracy": 0.9, "log_loss": 0.4},
+    }
+    monkeypatch.setattr(Contest, "_score", lambda self, each, train, held: told[each.name])
+    how = AutoSettings(candidates=["majority", "inc"], folds=2)
+    fed = make_fed(aligned=120)
+    found = Contest({False: fed}, how, Reference(judges), [asked], False, 0, Listener()).run(
+        candidates_of(fed, how, horizontal=False, completed=False)
+    )
+    assert found["chosen"] == chosen
+    assert found["metric"] == ("auc" if chosen == "InC" else asked)
+    assert any("AUC decided" in line for line in found["why"]) == (chosen == "InC")
+
+
 @pytest.mark.parametrize(
     ("asked", "scores", "decides"),
     [

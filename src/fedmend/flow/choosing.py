@@ -94,7 +94,9 @@ class Contest:
     """Cross-validation of candidates on the same folds.
 
     views: the federation without and with completed rows. reference: whose labels count. metrics:
-    the first decides, or what is usual where there is none.
+    the first decides, or what is usual where there is none. Against the majority of the annotators
+    it is the AUC whatever was asked for: a majority is itself one of the methods, and what repeats
+    its errors would be right most often, and surest of it.
     """
 
     views: Mapping[bool, Federation]
@@ -135,7 +137,7 @@ class Contest:
         else:
             folds = min(len(each.scores) for each in able)
             scores = [some for each in able for some in each.scores[:folds]]
-            self.metric = main_metric(self.metrics, scores)
+            self.metric = main_metric([] if self._by_majority else self.metrics, scores)
             for each in able:
                 each.values = [float(scores[self.metric]) for scores in each.scores]
             best = self._chosen(able, folds)
@@ -165,6 +167,10 @@ class Contest:
             if statistics.fmean(behind) <= error:
                 return each
         return best
+
+    @property
+    def _by_majority(self) -> bool:
+        return len(self.reference.parties) > 1 and not (self.horizontal or self.reference.own)
 
     def _rows(self) -> int:
         fed = self.views[False]
@@ -233,6 +239,11 @@ class Contest:
             )
             if folds == 1:
                 lines.append("One fold cannot tell whether the difference is more than chance.")
+        if self._by_majority and self.metrics and self.metrics[0] != self.metric:
+            lines.append(
+                f"{pretty(self.metric)} decided, not {pretty(self.metrics[0])}: rows are held "
+                "against the majority of the annotators, whose errors would count as right."
+            )
         if best.skipped:
             lines.append(f"Further folds could not be trained on: {best.skipped}")
         elif folds < self.how.folds:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from fedmend.learn.metrics import auc
 from fedmend.methods.auto import blend
 from fedmend.methods.auto.blend import (
     Held,
@@ -123,6 +124,19 @@ def test_nested_scores_are_honest_where_there_is_nothing_to_learn() -> None:
     honest = score_of(held, nested(held), "auc")
     assert best > 0.55
     assert honest["interval"][0] < 0.5
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_interval_of_an_auc_is_that_of_rows_drawn_again(classes) -> None:
+    rng = np.random.default_rng(4)
+    said = rng.dirichlet(np.ones(classes), 60).round(1)  # with ties
+    truth = rng.integers(0, classes, 60)
+    kinds = np.zeros(60, np.int64)
+    held = Held(said[None], np.eye(classes)[truth], kinds, kinds, truth)
+    draws = np.random.default_rng(0)
+    drawn = [draws.integers(0, 60, 60) for _ in range(200)]
+    wanted = np.quantile([auc(truth[rows], said[rows]) for rows in drawn], [0.025, 0.975])
+    assert score_of(held, said, "auc")["interval"] == wanted.tolist()
 
 
 def test_classes_that_a_model_does_not_know_have_the_least_probability() -> None:

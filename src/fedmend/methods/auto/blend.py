@@ -198,7 +198,9 @@ def _drawn_again(held: Held, found: np.ndarray, metric: str) -> np.ndarray:
     told = np.empty(draws)
     for number in range(draws):
         times = np.bincount(rng.integers(0, rows, rows), minlength=rows)
-        areas = [order.area(times * here, times) for order, here in zip(orders, inside, strict=True)]
+        areas = [
+            order.area(times * here, times) for order, here in zip(orders, inside, strict=True)
+        ]
         told[number] = np.mean(areas)
     return told
 

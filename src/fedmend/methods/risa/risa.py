@@ -64,7 +64,8 @@ HELD_OUT = (100, 1000)
 LARGEST_BATCH, SMALLEST_BATCH, FEWEST_BATCHES = 1024, 16, 10
 STEPS_OF_TWO = 10
 """The least steps of an epoch where there are two classes: with twice as many, as of more classes,
-an ensemble learns few rows by heart."""
+an ensemble learns few rows by heart. Batches are a tenth of few rows, so that none comes twice."""
+SMALLEST_OF_TWO = 64
 ADDITIVE_ROUNDS = 25
 CELLS_TO_CHOOSE = 4000
 """Rows times classes on which the ridge is chosen; it says how large weights are, not how many
@@ -147,14 +148,13 @@ class EvidenceSession(SharingSession):
         """The rows to train on from now on, by segment."""
         config = self.network.config
         self.pools, self.train = pools, np.concatenate(pools)
-        counts, batches = batch_make_up(
-            [len(pool) for pool in pools],
-            config.settings.batch_size,
-            float(config.options["least_overlap"]),
-        )
-        least = config.settings.epoch_steps
+        size, least = config.settings.batch_size, config.settings.epoch_steps
         if len(self.network.classes) == 2 and config.options["members"] > 1:
             least = min(least, STEPS_OF_TWO)
+            size = min(size, max(SMALLEST_OF_TWO, -(-len(self.train) // least)))
+        counts, batches = batch_make_up(
+            [len(pool) for pool in pools], size, float(config.options["least_overlap"])
+        )
         batches = max(batches, least)
         self._batches = int(self.top.set_groups(pools, counts, batches))
         self.bottoms.set_groups(pools, counts, batches)
