@@ -44,6 +44,9 @@ def run(
     engine: Annotated[
         Engine | None, Option(help="local: all here; flare: each party on its own machine")
     ] = None,
+    mlflow: Annotated[
+        str | None, Option(help="log the finished run in this store or server", metavar="URI")
+    ] = None,
 ) -> None:
     """Align, diagnose, complete, correct labels, train, evaluate and report, into a run folder."""
     from fedmend.cli.terminal import TerminalListener, comparison_table, show_banner
@@ -54,6 +57,11 @@ def run(
     settings = load_config(config, recipe=recipe)
     target = folder or settings.folder
     console = terminal()
+    tracker = None
+    if mlflow is not None:
+        from fedmend.report.tracking import Tracker
+
+        tracker = Tracker(mlflow, settings.title)
     how: dict[str, Any] = {"resume": resume, "force": force, "start": start}
     try:
         with TerminalListener(console) as how["listener"]:
@@ -76,6 +84,8 @@ def run(
     show_banner(console, run_banner(target))
     if (target / "report.html").is_file():
         console.print(f"Report: {escaped(str(target / 'report.html'))}")
+    if tracker is not None:
+        console.print(f"MLflow: run {tracker.log(record, target)} at {escaped(tracker.uri)}")
 
 
 @app.command()
