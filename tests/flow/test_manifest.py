@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedmend.data import Table
 from fedmend.data.table import Table
 from fedmend.errors import ResumeError
-from fedmend.federation import Federation, Party
+from fedmend.federation import Federation, Party, Site
 from fedmend.flow import Listener
 from fedmend.flow.kept import keep_alignment, restore_alignment
 from fedmend.flow.manifest import (
@@ -21,7 +22,7 @@ from fedmend.flow.manifest import (
     fingerprint,
     read_manifest,
 )
-from fedmend.flow.steps import Steps
+from fedmend.flow.steps import DigestWorker, Steps
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -141,3 +142,13 @@ def test_what_was_kept_must_fit_the_table(make_fed, tmp_path) -> None:
         with pytest.raises(ResumeError, match="party 'bank': the table 'train' has .* Mend"):
             restore_alignment(fed, tmp_path)
     assert not restore_alignment(fed, tmp_path / "nothing")
+
+
+def test_of_a_training_that_is_done_a_party_keeps_its_part_and_no_checkpoint(tmp_path):
+    site = Site("bank", {"train": Table([1, 2], {"x": [0.5, 1.5]})}, home=tmp_path)
+    for name in ("auto/part-votes.fmw", "auto/part-vfl.fmw", "vfl/epoch-3.fmw"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    DigestWorker(site, keep="salt").forget(["checkpoints/auto", "checkpoints/vfl"])
+    left = {str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*.fmw")}
+    assert left == {"auto/part-vfl.fmw"} and not (tmp_path / "vfl").exists()
