@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmend.data import Table
 from fedmend.data.table import Table
 from fedmend.errors import ResumeError
 from fedmend.federation import Federation, Party, Site
