@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend.data.table import Table
+from fedmend.errors import PrivacyWarning
 from fedmend.federation import Federation, Party, Worker, exposed
 from fedmend.methods.vertical.vfl import VFL
 from fedmend.secure.align import align
@@ -57,9 +59,16 @@ def run(
         for parties in (2, 3):
             with _machines(Path(folder) / str(parties), names[:parties], shares) as (kits, port):
                 here = _local(names[:parties], shares, seed)
-                over = Federation.over_flare(
-                    kits, run="bench", methods=("vfl",), seed=seed, wait_seconds=120.0
-                )
+                with warnings.catch_warnings(action="ignore", category=PrivacyWarning):
+                    # Both engines draw the same, so that what they find can be compared.
+                    over = Federation.over_flare(
+                        kits,
+                        run="bench",
+                        methods=("vfl",),
+                        seed=seed,
+                        reproducible=True,
+                        wait_seconds=120.0,
+                    )
                 for engine, fed in (("local", here), ("flare", over)):
                     with fed:
                         table += _calls(engine, fed, steps, throughput=parties == 2)
@@ -200,7 +209,7 @@ def _machines(
         label = '\nlabel = "label"' if "label" in frame else ""
         lines.append(
             f'[[party]]\nname = "{name}"\ndata = "{name}.parquet"\ntest = "{name}-test.parquet"\n'
-            f'id = "id"{label}\n'
+            f'id = "id"{label}\n[party.policy]\nreproducible = true\n'
         )
     (folder / "federation.toml").write_text("\n".join(lines), encoding="utf-8")
     _command("provision", str(folder / "federation.toml"))
