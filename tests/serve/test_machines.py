@@ -32,6 +32,7 @@ from tests.serve.conftest import serving
 from fedmend.errors import ConfigError, PartyAbsent, Refused
 from fedmend.federation import Policy
 from fedmend.federation.ledger import read_ledger
+from fedmend.serve import answering
 from fedmend.serve.channel import Channel
 from fedmend.serve.partner import served_only
 from fedmend.serve.service import WholeRun, open_kit
@@ -291,7 +292,7 @@ def wait_for(server, ids, wanted, seconds=60.0):
         time.sleep(0.1)
 
 
-def test_slow_dead_and_back_again(world, server, vertical):
+def test_slow_dead_and_back_again(world, server, vertical, monkeypatch):
     ids = list(range(1060, 1150))
     alone = WholeRun(vertical, "vfl").service()
     alone.answerer.leave("telco")
@@ -315,8 +316,18 @@ def test_slow_dead_and_back_again(world, server, vertical):
     port = world.partner.port
     world.partner.end()
     assert wait_for(server, ids, "down")["used"] == ["bank"]
+    whole, broken = answering.align, []
+
+    def broken_off(*given, **how):
+        found = whole(*given, **how)
+        if not broken:
+            broken.append(found)
+            raise PartyAbsent("telco", "it went while it joined")
+        return found
+
+    monkeypatch.setattr(answering, "align", broken_off)
     world.partner = Partner(world.folder / "telco", port)
-    assert wait_for(server, ids, None)["used"] == ["bank", "telco"]
+    assert wait_for(server, ids, None)["used"] == ["bank", "telco"] and broken
 
 
 def test_a_part_that_is_taken_away_answers_nobody(world, server):

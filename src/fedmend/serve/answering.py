@@ -119,6 +119,8 @@ class Answerer:
 
     def join(self, partner: str) -> int:
         """Find the people shared with a partner that is there, and load its part of the model."""
+        # One that went while it joined was met with other keys.
+        self.engine.renew()
         people = self.fed.on(PEOPLE)
         pair = people.only(self.model.label_party, partner)
         counts = align(pair, minimum=1, **self._align_with)

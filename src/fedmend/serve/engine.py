@@ -81,10 +81,10 @@ class _Kept:
         return True
 
     def clear(self) -> list[str]:
+        """Those that are idle; what is at work now is not kept afterwards either."""
+        self._of.clear()
         idle = [handle for each in self._idle.values() for handle in each]
         self._idle.clear()
-        for handle in idle:
-            del self._of[handle]
         return idle
 
 
@@ -251,9 +251,9 @@ class ServingEngine:
         if party in self.local.sites:
             key = (worker, scope, repr(params))
             kept = self._kept[party].take(*key)
-            if kept is None:
-                kept = self.local.start(party, worker, scope, params)
-            return self._kept[party].note(kept, *key)
+            if kept is not None:
+                return kept
+            return self._kept[party].note(self.local.start(party, worker, scope, params), *key)
         return self._remote(party).start(worker, scope, params, self._deadline())
 
     def call(self, call: Call) -> Any:
