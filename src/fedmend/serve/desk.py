@@ -22,7 +22,7 @@ __all__ = ["Busy", "Desk", "Question"]
 
 MOST_ROWS = 2000
 """Of a batch; a larger question is a batch of its own."""
-GATHER_SECONDS = 0.004
+GATHER_SECONDS = 0.01
 """How long as many askers as there were last time are waited for: who got their answers together
 ask again together, and the first of them would otherwise be a batch alone."""
 
