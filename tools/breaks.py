@@ -1264,8 +1264,8 @@ BREAKS = (
     Break(
         "horizontal: who is in no score is not said",
         "methods/horizontal/estimator.py",
-        "][: len(few)]",
-        "][:0]",
+        '{said}"] if few else []',
+        '{said}"] if not few else []',
         ("tests/methods/horizontal/test_clients.py", "-k", "too_few_test_rows"),
     ),
     Break(

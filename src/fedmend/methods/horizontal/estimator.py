@@ -306,10 +306,8 @@ class FederatedClients:
                 mend="give tables with labels to evaluate on, each with as many as its policy's "
                 "min_rows asks for (10 by default)",
             )
-        self.notes = [
-            f"the scores are without {', '.join(few)}: no labelled row there, or fewer than its "
-            "policy's min_rows"
-        ][: len(few)]
+        said = "no labelled row there, or fewer than its policy's min_rows"
+        self.notes = [f"the scores are without {', '.join(few)}: {said}"] if few else []
         return np.asarray(np.sum(list(parts.values()), axis=0))
 
     def uncertainty_report(self, fed: Federation | None = None) -> dict[str, Any]:
