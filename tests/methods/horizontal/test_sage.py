@@ -192,6 +192,19 @@ def test_rows_are_judged_by_secure_sums() -> None:
     assert told == {"masked", "count", "control"}
 
 
+def test_a_table_below_min_rows_is_left_out_where_rows_are_judged() -> None:
+    fed = clinics_of((24, 24, 24))
+    site = fed.engine.site("clinic-2")
+    site.tables["test"] = site.tables["test"].take(np.arange(5))
+    model = FedAvg(**QUICK).fit(fed)
+    told = model.evaluate(fed.on("test"))
+    assert model.judge(fed.on("test")) == pytest.approx(told, abs=1e-5)
+    assert model.notes_ == [
+        "the scores are without clinic-2: no labelled row there, or fewer than its policy's "
+        "min_rows"
+    ]
+
+
 def test_too_few_rows_at_every_party_are_not_judged() -> None:
     fed = clinics_of((9, 9, 9))
     model = FedAvg(**QUICK).fit(fed)

@@ -275,7 +275,9 @@ class FederatedClients:
         Nothing where no party has as many labelled rows as the most cautious policy asks for.
         """
         workers = self._workers(fed)
-        with SumSession(fed.workers(SumWorker)) as session:
+        # What is summed was admitted where it was offered. These workers look at the training
+        # table: one to judge by may be too small for any answer, and its party's part is zero.
+        with SumSession(self.fed.workers(SumWorker)) as session:
 
             def total() -> np.ndarray:
                 return session.sum(JUDGED, between=(-JUDGING, JUDGING), fraction_bits=20).values
