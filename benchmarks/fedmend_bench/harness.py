@@ -15,11 +15,15 @@ import os
 import platform
 import re
 import shlex
+import signal
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from fedmend._json import plain, write_json
@@ -162,10 +166,29 @@ def run_bench(
             )
         options.setdefault("folder", str(KEPT / (f"{name}-quick" if quick else name)))
     _check_options(name, module.run, options)
-    result: BenchResult = module.run(quick=quick, **options)
+    with _ended_by_sigterm():
+        result: BenchResult = module.run(quick=quick, **options)
     result.command = command or result.command or command_line(name, quick, options)
     result.device = result.device or device_name(options.get("device"))
     return result
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the block as an exception, once: what it started is stopped on the way out."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _check_options(name: str, run: Callable[..., Any], options: Mapping[str, Any]) -> None:

@@ -3,8 +3,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import types
 from dataclasses import dataclass
 
@@ -119,6 +121,28 @@ def test_resume_keeps_what_was_measured_and_goes_on_from_it(adding, tmp_path, mo
         result = run_bench("adding", quick=True, resume=True)
         assert result.rows == [{"x": 7}] and "folder=runs/bench/adding-quick" in result.command
     assert len(measured) == 1, "the second time it is read"
+
+
+def test_a_benchmark_that_is_told_to_end_stops_what_it_started(monkeypatch):
+    module, stopped = types.ModuleType("started"), []
+
+    def run(quick):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)  # whoever asks twice does not cut the stopping off
+            stopped.append("server")
+
+    module.run = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "started_bench", module)
+    monkeypatch.setitem(harness.REGISTRY, "split", "started_bench")
+    monkeypatch.setattr(harness, "available", lambda: {"split": ""})
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as caught:
+        run_bench("split")
+    assert stopped == ["server"] and caught.value.code == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_what_keeps_nothing_cannot_be_resumed(adding):
