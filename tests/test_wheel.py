@@ -6,8 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
+import venv
 import zipfile
 from pathlib import Path
+
+import pytest
 
 HERE = Path(__file__).parent.parent
 
@@ -45,3 +48,36 @@ def test_the_wheel_holds_what_the_package_reads(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0].startswith(str(tmp_path / "installed"))
     assert (tmp_path / "federation.toml").is_file()
+
+
+@pytest.mark.slow
+def test_a_clean_clone_is_built_and_installed_where_nothing_is(workshop):
+    """Sources and wheel by `python -m build`, `pip install` into an empty environment, a run."""
+    folder = workshop.folder
+    workshop.write()
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def do(*words, where=folder):
+        done = subprocess.run(
+            [*map(str, words)], cwd=where, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    do("git", "clone", "--quiet", "--no-hardlinks", HERE, "clone")
+    venv.create(folder / "bare", with_pip=True)
+    bare, clone = folder / "bare" / "bin", folder / "clone"
+    do(bare / "pip", "install", "--quiet", "build")
+    do(bare / "python", "-m", "build", where=clone)
+    (wheel,) = clone.glob("dist/*.whl")
+    assert len([*clone.glob("dist/*.tar.gz")]) == 1
+    do(bare / "pip", "install", "--quiet", wheel, "--constraint", clone / "requirements.lock")
+    shutil.rmtree(clone)
+    do(bare / "pip", "check")
+    (version,) = do(bare / "fedmend", "--version").splitlines()
+    assert version.split()[-1] in wheel.name
+    assert "serve" in do(bare / "fedmend", "--help")
+    do(bare / "fedmend", "run", workshop.config)
+    assert (workshop.run / "report.html").stat().st_size > 10_000
+    told = do(bare / "python", "-c", "import fedmend; print(fedmend.__file__)")
+    assert told.startswith(str(folder / "bare"))

@@ -66,4 +66,4 @@ def test_a_run_names_every_certificate_that_is_over(workshop, kits):
     with pytest.raises(ConfigError) as caught:
         require_kits(config, kits)
     assert len(caught.value.problems) == 2
-    assert all("--force makes new kits" in each for each in caught.value.problems)
+    assert all("fedmend party renew" in each for each in caught.value.problems)

@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 from fedmend.cli import main
 from fedmend.deploy.party_file import load_party
 from fedmend.deploy.processes import role_of
-from fedmend.deploy.provision import make_kits, provision, require_kits
+from fedmend.deploy.provision import make_kits, provision, renew, require_kits, revoke
 from fedmend.errors import ConfigError
 from fedmend.federation.engines.flare.kits import PARTY_CLASS, RELAY_CLASS, owner_of, server_of
 from fedmend.flow.config import load_config
@@ -40,34 +40,60 @@ def say(*arguments):
     return ended.value.code or 0
 
 
-def test_one_certificate_is_renewed_and_all_are_revoked(kits, workshop, capsys):
+def test_a_certificate_is_renewed_and_revoked(kits, workshop, capsys):
     def certificates(name):
         startup = kits.party(name) / "startup"
         return [(startup / file).read_bytes() for file in ("client.crt", "rootCA.pem")]
 
+    def signed(certificate, authority):
+        signer = x509.load_pem_x509_certificate(authority)
+        x509.load_pem_x509_certificate(certificate).verify_directly_issued_by(signer)
+
+    telco, config = kits.party("telco"), load_config(workshop.config)
     before = {name: certificates(name) for name in ("bank", "telco")}
     server = (kits.server / "startup" / "server.crt").read_bytes()
-    assert say("provision", workshop.config, "--renew", "telco") == 0
-    assert capsys.readouterr().out.splitlines() == [
-        f"{kits.party('telco')}: give it to telco, by a way you trust"
-    ]
+    assert say("party", "renew", telco) == 0
+    given = f"{telco}: give it to telco, by a way you trust"
+    assert capsys.readouterr().out.splitlines() == [given]
     assert certificates("bank") == before["bank"]
     assert (kits.server / "startup" / "server.crt").read_bytes() == server
     new, authority = certificates("telco")
     assert new != before["telco"][0] and authority == before["telco"][1]
-    signer = x509.load_pem_x509_certificate(authority)
-    x509.load_pem_x509_certificate(new).verify_directly_issued_by(signer)
-    require_kits(load_config(workshop.config), kits)
+    signed(new, authority)
+    require_kits(config, kits)
 
-    assert say("provision", workshop.config, "--revoke") == 0
-    authority = x509.load_pem_x509_certificate(certificates("bank")[1])
-    for name, each in before.items():
+    assert say("party", "revoke", telco) == 0
+    out = capsys.readouterr().out
+    assert f"{kits.party('bank')}: give it to bank" in out and given not in out
+    assert "telco has no certificate any more" in out and "Start the server anew" in out
+    assert kits.parties == ["bank"] and (telco / "party.toml").is_file()
+    signed(*certificates("bank"))
+    for old in (before["bank"][0], before["telco"][0], new):
         with pytest.raises(InvalidSignature):
-            x509.load_pem_x509_certificate(each[0]).verify_directly_issued_by(authority)
-        fresh = x509.load_pem_x509_certificate(certificates(name)[0])
-        fresh.verify_directly_issued_by(authority)
-    assert say("provision", workshop.config, "--renew", "telko") == 2
-    assert "no party 'telko' to renew: did you mean 'telco'?" in capsys.readouterr().err
+            signed(old, certificates("bank")[1])
+    with pytest.raises(ConfigError, match="party 'telco' has no kit"):
+        require_kits(config, kits)
+
+    assert say("party", "renew", telco) == 0  # and it is back, under the new authority
+    signed(certificates("telco")[0], certificates("bank")[1])
+    require_kits(config, kits)
+    assert say("party", "renew", kits.party("telko")) == 2
+    assert "no party 'telko' in" in (err := capsys.readouterr().err) and "'telco'?" in err
+
+
+def test_certificates_are_made_where_the_authority_is(kits, monkeypatch):
+    authority = (kits.party("bank") / "startup" / "rootCA.pem").read_bytes()
+    monkeypatch.setattr("fedmend.deploy.provision._run_provisioner", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # an authority is given up only for another one
+        revoke(kits.party("telco"))
+    monkeypatch.undo()
+    assert kits.parties == ["bank", "telco"] and not (kits.folder / "ca.before").exists()
+    renew(kits.party("telco"))
+    assert (kits.party("telco") / "startup" / "rootCA.pem").read_bytes() == authority
+    shutil.rmtree(kits.folder / "ca")
+    for change in (renew, revoke):
+        with pytest.raises(ConfigError, match="no authority in .*Mend: .* ask the coordinator"):
+            change(kits.party("telco"))
 
 
 def test_keys_are_for_their_owners_only(kits):

@@ -11,8 +11,10 @@ import time
 
 import psutil
 import pytest
+from tests.serve.conftest import SlowLink
 
 from fedmend.errors import PartyAbsent, PartyFailed
+from fedmend.federation import read_ledger
 
 from .conftest import Strike, wait_until
 from .machine_probe import MachineProbe
@@ -118,6 +120,27 @@ def test_a_slow_party_is_waited_for(world):
         workers["telco"].sleep(15.0)
         assert time.monotonic() - began >= 15.0
         assert fed.engine.absent == {}
+
+
+def test_over_a_slow_link_the_numbers_are_the_same(fresh_world, undisturbed):
+    """Every message of the telco, 40 ms late each way, over 128 kB/s."""
+    world = fresh_world
+    world.up()
+    link = SlowLink(f"127.0.0.1:{world.port}", delay=0.04, rate=128_000)
+    world.parties["telco"].stop()
+    file = world.kits.party("telco") / "startup" / "fed_client.json"
+    before = file.read_text()
+    file.write_text(before.replace(f"localhost:{world.port}", f"localhost:{link.port}"))
+    try:
+        record = world.run("slow-link", epochs=EPOCHS)
+    finally:
+        world.parties["telco"].stop()
+        file.write_text(before)
+        link.close()
+    same(record, undisturbed)
+    left = read_ledger(world.folder / "slow-link" / "ledgers" / "telco.jsonl")
+    sent = sum(each.bytes for each in left)
+    assert 0 < sent < link.carried
 
 
 def test_a_full_disk_at_a_party_is_named_and_nothing_else_breaks(world, small_disk):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import queue
+import socket
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -127,3 +130,53 @@ def serving(server):
         finally:
             server.stop()
             thread.join()
+
+
+class SlowLink:
+    """Carries bytes to an address and back: each `delay` seconds late, `rate` of them a second."""
+
+    def __init__(self, address, delay=0.0, rate=float("inf")):
+        self.delay, self.rate, self.carried = delay, rate, 0
+        host, port = address.split(":")
+        self._there, self._ends = (host, int(port)), []
+        self._ears = socket.create_server(("127.0.0.1", 0))
+        self.port = self._ears.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+        threading.Thread(target=self._take, daemon=True).start()
+
+    def _take(self):
+        with suppress(OSError):
+            while True:
+                near, _ = self._ears.accept()
+                far = socket.create_connection(self._there)
+                self._ends += [near, far]
+                for one, other in ((near, far), (far, near)):
+                    way = queue.SimpleQueue()
+                    for carry, end in ((self._in, one), (self._out, other)):
+                        threading.Thread(target=carry, args=(end, way), daemon=True).start()
+
+    def _in(self, end, way):
+        piece = b"?"
+        while piece:
+            try:
+                piece = end.recv(1 << 14)
+            except OSError:
+                piece = b""
+            way.put((time.monotonic() + self.delay, piece))
+
+    def _out(self, end, way):
+        with suppress(OSError):
+            while True:
+                due, piece = way.get()
+                time.sleep(max(0.0, due - time.monotonic()))
+                if not piece:  # the other side has gone
+                    return end.shutdown(socket.SHUT_RDWR)
+                end.sendall(piece)
+                self.carried += len(piece)
+                time.sleep(len(piece) / self.rate)
+
+    def close(self):
+        for each in (self._ears, *self._ends):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()

@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -27,7 +26,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import NameOID
-from tests.serve.conftest import serving
+from tests.serve.conftest import SlowLink, serving
 
 from fedmend.errors import ConfigError, PartyAbsent, Refused
 from fedmend.federation import Policy
@@ -166,39 +165,6 @@ def test_a_session_can_predict_and_nothing_else():
     for method in ("create", "step", "save", "fill_embedding", "take_top"):
         with pytest.raises(Refused):
             bound.admit_call("telco", "BottomWorker", method)
-
-
-class SlowLink:
-    """Carries bytes to an address and back, each piece `delay` seconds late."""
-
-    def __init__(self, address):
-        self.delay = 0.0
-        host, port = address.split(":")
-        self._there, self._ends = (host, int(port)), []
-        self._ears = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._ears.getsockname()[1]}"
-        threading.Thread(target=self._take, daemon=True).start()
-
-    def _take(self):
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._ears.accept()
-                far = socket.create_connection(self._there)
-                self._ends += [near, far]
-                for one, other in ((near, far), (far, near)):
-                    threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
-
-    def _carry(self, one, other):
-        with contextlib.suppress(OSError):
-            while piece := one.recv(1 << 16):
-                time.sleep(self.delay)
-                other.sendall(piece)
-
-    def close(self):
-        for each in (self._ears, *self._ends):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
 
 
 def test_over_a_slow_link_the_partner_is_waited_for_until_the_deadline(world):

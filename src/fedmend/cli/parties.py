@@ -24,7 +24,7 @@ Detach = Annotated[bool, Option("--detach", help="run in the background")]
 _GRADES = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[red]problem[/]"}
 
 
-party_app = typer.Typer(help="A party on its own machine: check, start, status, stop.")
+party_app = typer.Typer(help="A party on its own machine: check, start, status, stop, serve.")
 server_app = typer.Typer(help="The server beside the coordinator; 'run' starts it when needed.")
 app.add_typer(party_app, name="party", no_args_is_help=True)
 app.add_typer(server_app, name="server", no_args_is_help=True)
@@ -39,27 +39,21 @@ def provision(
     force: Annotated[
         bool, Option("--force", help="make all kits anew; tables and models stay")
     ] = False,
-    renew: Annotated[
-        list[str] | None,
-        Option(help="a new certificate for this party alone; several times", metavar="PARTY"),
-    ] = None,
-    revoke: Annotated[
-        bool,
-        Option("--revoke", help="a new authority: no certificate handed out before is accepted"),
-    ] = False,
 ) -> None:
     """Make a start-up kit for every party and for the coordinator: certificates and settings."""
     from fedmend.deploy.provision import provision as make
     from fedmend.flow.config import load_config
 
     settings = load_config(config)
-    kits = make(settings, force=force, renew=renew or (), revoke=revoke)
-    for name in renew or [party.name for party in settings.party]:
-        typer.echo(f"{kits.party(name)}: give it to {name}, by a way you trust")
-    if renew:
-        return
+    kits = make(settings, force=force)
+    for party in settings.party:
+        _hand_out(kits.party(party.name))
     typer.echo(f"{kits.folder / 'coordinator'} and {kits.folder / 'ca'}: keep them to yourself")
     typer.echo("Next, at each party: fill in party.toml, then fedmend party check KIT")
+
+
+def _hand_out(kit: Path) -> None:
+    typer.echo(f"{kit}: give it to {kit.resolve().name}, by a way you trust")
 
 
 # ---------------------------------------------------------------- party
@@ -252,6 +246,28 @@ def adopt(
     from fedmend.serve.commands import adopt as take
 
     take(kit, model, run)
+
+
+@party_app.command()
+def renew(kit: Kit) -> None:
+    """At the coordinator: make a party a new certificate; all other kits stay as they are."""
+    from fedmend.deploy.provision import renew as make
+
+    make(kit)
+    _hand_out(kit)
+
+
+@party_app.command()
+def revoke(kit: Kit) -> None:
+    """At the coordinator: shut a party out, by a new authority and new kits for all others."""
+    from fedmend.deploy.provision import revoke as shut_out
+
+    for name in shut_out(kit):
+        _hand_out(kit.parent / name)
+    typer.echo(
+        f"{kit.resolve().name} has no certificate any more ('fedmend party renew {kit}' would make "
+        "one). Start the server anew: until then it takes the old ones"
+    )
 
 
 @app.command()

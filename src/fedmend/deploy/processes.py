@@ -123,7 +123,10 @@ class Daemon:
 
     def require_valid(self) -> None:
         """That the certificates of this kit are valid now."""
-        mend = "the coordinator makes new kits ('fedmend provision --force') and hands them out"
+        mend = (
+            "the coordinator makes a new one ('fedmend party renew', for all 'fedmend provision "
+            "--force') and hands it out"
+        )
         require_valid(kit_certificates(self.kit), mend)
 
     def stop(self, *, seconds: float = 20.0) -> bool:

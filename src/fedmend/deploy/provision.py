@@ -43,11 +43,14 @@ __all__ = [
     "kit_certificates",
     "make_kits",
     "provision",
+    "renew",
     "require_kits",
     "require_valid",
+    "revoke",
 ]
 
 SOON_DAYS = 30
+_PARTS = ("startup", "local")  # of a kit: the rest is the party's own
 Named = tuple[str, "Certificate"]
 
 _RIGHTS = {
@@ -99,35 +102,77 @@ _FORM = {
 }
 
 
-def provision(
-    config: Config, *, force: bool = False, renew: Sequence[str] = (), revoke: bool = False
-) -> Kits:
-    """The kits of a federation.toml, each party's with a party.toml to fill in.
-
-    renew: the parties who get a new certificate; all other kits stay as they are. revoke: a new
-    authority and new kits for all, so that nothing that was handed out is accepted any more.
-    """
+def provision(config: Config, *, force: bool = False) -> Kits:
+    """The kits of a federation.toml, each party's with a party.toml to fill in."""
     flare = config.flare
-    folder = config.at(flare.kits)
     names = [party.name for party in config.party]
-    problems = [
-        f"there is no party {name!r} to renew: {did_you_mean(name, names)}"
-        for name in renew
-        if name not in names
-    ]
-    if problems:
-        raise ConfigError(problems, source=str(config.source))
-    if revoke:
-        # FLARE's server takes whatever its authority has signed, for as long as it says.
-        shutil.rmtree(folder / "ca", ignore_errors=True)
-    kits = make_kits(
-        folder, names, host=flare.host, port=flare.port, force=force or revoke, renew=renew
-    )
+    kits = make_kits(config.at(flare.kits), names, host=flare.host, port=flare.port, force=force)
     for party in config.party:
         path = kits.party(party.name) / "party.toml"
         if not path.exists():
             path.write_text(_party_toml(config, party, path.parent), encoding="utf-8")
     return kits
+
+
+def renew(kit: Path) -> None:
+    """A new certificate for one party, of the same authority; all other kits stay as they are."""
+    kit = kit.resolve()
+    kits, known, (host, port) = _federation_of(kit)
+    parties = sorted({*known, kit.name})
+    make_kits(kits.folder, parties, host=host, port=port, renew=[kit.name])
+
+
+def revoke(kit: Path) -> list[str]:
+    """Shut a party out: a new authority, and new kits for all others, whose names are returned.
+
+    FLARE's server takes whatever its authority has signed, for as long as it says.
+    """
+    kit = kit.resolve()
+    kits, known, (host, port) = _federation_of(kit)
+    rest = [name for name in known if name != kit.name]
+    authority, before = kits.folder / "ca", kits.folder / "ca.before"
+    authority.rename(before)
+    try:
+        make_kits(kits.folder, rest, host=host, port=port, force=True)
+    except BaseException:
+        shutil.rmtree(authority, ignore_errors=True)
+        before.rename(authority)
+        raise
+    shutil.rmtree(before)
+    for part in _PARTS:
+        shutil.rmtree(kit / part, ignore_errors=True)
+    return rest
+
+
+def _federation_of(kit: Path) -> tuple[Kits, list[str], tuple[str, int]]:
+    """The kits around one, the parties its authority knows, and the server's address."""
+    kits = Kits(kit.parent)
+    noted = _noted(kits.folder / "ca")
+    if not noted:
+        raise ConfigError(
+            f"there is no authority in {kits.folder}: certificates are made where it is, at the "
+            "coordinator. Mend: name the kit there, or ask the coordinator"
+        )
+    host, port = _address(kits)
+    others = (host, ADMIN)
+    known = sorted(
+        name
+        for path in noted
+        for name in json.loads(path.read_text("utf-8"))
+        if not name.startswith("root_") and name not in others
+    )
+    # One that was revoked is not known any more, and may come back.
+    if kit.name not in known and not (kit / "party.toml").is_file():
+        words = did_you_mean(kit.name, known)
+        raise ConfigError(f"there is no party {kit.name!r} in {kits.folder}: {words}")
+    return kits, known, (host, port)
+
+
+def _address(kits: Kits) -> tuple[str, int]:
+    """Host and port for which kits were made."""
+    text = (kits.admin / "startup" / "fed_admin.json").read_text("utf-8")
+    admin = json.loads(text)["admin"]
+    return str(admin["host"]), int(admin["port"])
 
 
 def require_kits(config: Config, kits: Kits) -> None:
@@ -140,12 +185,11 @@ def require_kits(config: Config, kits: Kits) -> None:
     theirs = (each for each in issued_certificates(kits.folder / "ca") if each[0] in names)
     require_valid(
         chain(own, theirs),
-        f"{again} --force makes new kits, to be handed out (after kits/ca is removed, if it is the "
-        "authority's that is over)",
+        f"'fedmend party renew {kits.folder}/PARTY' makes one party a new certificate, {again} "
+        "--force all (after kits/ca is removed, if it is the authority's that is over)",
     )
     problems = []
-    admin = json.loads((kits.admin / "startup" / "fed_admin.json").read_text("utf-8"))["admin"]
-    made, said = (admin["host"], admin["port"]), (config.flare.host, config.flare.port)
+    made, said = _address(kits), (config.flare.host, config.flare.port)
     if made != said:
         problems.append(
             f"flare.host and flare.port are {said[0]}:{said[1]}, but {kits.folder} was made for "
@@ -231,8 +275,6 @@ def make_kits(
     problems = _problems(parties, host, port)
     kits = Kits(folder)
     present = [each for each in (kits.server, *map(kits.party, parties)) if each.exists()]
-    if renew and not (folder / "ca").is_dir():
-        problems.append(f"there is no authority in {folder}. Mend: 'fedmend provision' makes one")
     if present and not force and not renew:
         problems.append(
             f"{present[0]} exists already. Mend: --force makes all kits anew; those that were "
@@ -258,7 +300,7 @@ def make_kits(
 def _place(made: Path, kit: Path) -> None:
     """Put a new kit where it belongs; what a party keeps in the old one stays."""
     kit.mkdir(parents=True, exist_ok=True)
-    for part in ("startup", "local"):
+    for part in _PARTS:
         shutil.rmtree(kit / part, ignore_errors=True)
         shutil.move(made / part, kit / part)
 
