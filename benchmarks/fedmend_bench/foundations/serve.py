@@ -34,6 +34,7 @@ NAME = "serve"
 HELP = "answers over machines: latency, rows a second, partners slow, dead and back"
 
 ASKERS = (1, 8, 64)
+A_SECOND = 100  # of those who come when they like
 BATCH = 1000
 
 
@@ -100,14 +101,19 @@ def _asked(
             ask(people[:1].tolist())
         bare = [_timed(ask.health) for _ in range(min(requests, 300))]
         found.append({"where": where, "what": "bare HTTP", **_milliseconds(bare)})
-    for askers in ASKERS:
+    rng = np.random.default_rng(0)
+    crowds: list[tuple[str, int, np.ndarray | None]] = [
+        (f"1 row, {askers} asker{'s' if askers > 1 else ''}", askers, None) for askers in ASKERS
+    ]
+    came = np.cumsum(rng.exponential(1 / A_SECOND, requests))
+    crowds.append((f"1 row, {A_SECOND} a second at random", ASKERS[-1], came))
+    for what, askers, arrivals in crowds:
         began = _cpu(processes)
-        spent, outcomes = _crowd(address, people, askers, requests)
+        spent, outcomes = _crowd(address, people, askers, requests, arrivals=arrivals)
         busy = 1e3 * (_cpu(processes) - began) / len(spent)
-        row = {"where": where, "what": f"1 row, {askers} asker{'s' if askers > 1 else ''}"}
+        row = {"where": where, "what": what}
         more = {"CPU ms": busy, "partial": outcomes["partial"]}
         found.append(row | _milliseconds(spent) | more)
-    rng = np.random.default_rng(0)
     with Client(address) as ask:
         batches = [rng.choice(people, BATCH).tolist() for _ in range(max(4, requests // 100))]
         spent = [_timed(partial(ask, batch, seconds=5.0)) for batch in batches]
@@ -122,17 +128,26 @@ def _crowd(
     askers: int,
     requests: int,
     until: Callable[[], bool] | None = None,
+    arrivals: np.ndarray | None = None,
 ) -> tuple[list[float], Counter[str]]:
-    """Each of so many ask about one person after the other; with `until`, until that is so."""
+    """Each of so many ask about one person after the other; with `until`, until that is so.
+
+    arrivals: the seconds at which a request comes, whether others are answered or not; one that
+    finds none of the askers free has waited since then.
+    """
     spent: list[float] = []
     outcomes: Counter[str] = Counter()
     numbers = itertools.count()
+    start = time.perf_counter()
 
     def work(seed: int) -> None:
         rng = np.random.default_rng(seed)
         with Client(address) as ask:
-            while (not until()) if until else next(numbers) < requests:
+            while (number := next(numbers)) < requests if until is None else not until():
                 began = time.perf_counter()
+                if arrivals is not None:
+                    time.sleep(max(0.0, start + arrivals[number] - began))
+                    began = start + arrivals[number]
                 try:
                     (row,) = ask([int(rng.choice(people))])
                     missing = {why for why in row["absent"].values() if why != "not known"}
