@@ -64,6 +64,7 @@ REGISTRY: dict[str, str] = {
     "flow": "fedmend_bench.flow.table",
     "preflight": "fedmend_bench.flow.preflight",
     "one-sided": "fedmend_bench.flow.one_sided",
+    "pages": "fedmend_bench.pages",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from fedmend_bench.risa.data import (
 )
 from fedmend_bench.risa.methods import BASELINES, METHODS, Size, aligned_only, make, shared
 from fedmend_bench.risa.runs import Part, doubt_scores, pseudo_scores, run_part
-from fedmend_bench.risa.search import SEARCHED, Trial, drawn_sides, searched, trials
+from fedmend_bench.risa.search import SEARCHED, Trial, drawn_sides, measured, searched, trials
 from fedmend_bench.risa.table import grouped, paper_table, promises, run, summary
 
 # ------------------------------------------------------------------ data
@@ -262,7 +263,8 @@ def test_the_best_of_the_held_out_rows_is_looked_at_once(
         return {"value": 70.0 + trial.overlap / 10 + (trial.settings == wanted)}
 
     monkeypatch.setattr("fedmend_bench.risa.search.measure", measure)
-    (row,) = searched(["adult"], ["VFL"], [1.0, 10.0, 50.0], 4, 3000, str(tmp_path), 1)
+    scores = partial(measured, folder=str(tmp_path))
+    (row,) = searched(["adult"], ["VFL"], [1.0, 10.0, 50.0], 4, 3000, scores)
     assert row["chosen"] == wanted
     assert (row["1 %"], row["10 %"], row["50 %"]) == pytest.approx((71.1, 72.0, 76.0))
     cells = [line["cell"] for line in Kept.at(tmp_path).all()]

@@ -13,7 +13,7 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from fedmend_bench.risa.data import IMAGES, LABELS, Sides, load_sides, tear
 from fedmend_bench.risa.methods import Size, make
 from fedmend_bench.risa.runs import start
 
-__all__ = ["SEARCHED", "searched"]
+__all__ = ["SEARCHED", "Trial", "measured", "searched"]
 
 FIFTH, DRAWS, FRESH = 100, (20, 21, 22), (5, 6, 7)
 """Seeds: of the fifth that is tested, of the draws to choose by, and of those that are reported."""
@@ -149,25 +149,27 @@ def _columns(tables: Mapping[str, Table]) -> dict[str, Table]:
     return found
 
 
+def measured(
+    cells: Sequence[Trial], folder: str | None = None, processes: int = 1
+) -> dict[Trial, float]:
+    """The score of every trial; of those with a line in the folder, from there."""
+    found = run_cells(measure, cells, folder, processes, start)
+    # A trial whose training fails has lost.
+    lost = {"value": -math.inf}
+    return {cell: (lost | each)["value"] for cell, each in zip(cells, found, strict=True)}
+
+
 def searched(
     data: Sequence[str],
     methods: Iterable[str],
     overlaps: Sequence[float],
     count: int,
     rows: int,
-    folder: str | None,
-    processes: int,
+    scores: Callable[[Sequence[Trial]], dict[Trial, float]] = measured,
 ) -> list[dict[str, Any]]:
     """A row for every method: mean and spread on fresh draws at every overlap, and its choice."""
     first, *others = sorted(overlaps, key=lambda share: abs(share - 10))
     further = [(others or [first])[number % max(1, len(others))] for number in range(2)]
-
-    def scores(cells: Sequence[Trial]) -> dict[Trial, float]:
-        found = run_cells(measure, cells, folder, processes, start)
-        # A trial whose training fails has lost.
-        lost = {"value": -math.inf}
-        return {cell: (lost | each)["value"] for cell, each in zip(cells, found, strict=True)}
-
     table = []
     for name in data:
         for method in methods:

@@ -36,7 +36,7 @@ from fedmend_bench.risa.methods import (
     TREES,
 )
 from fedmend_bench.risa.runs import Part, run_part, start
-from fedmend_bench.risa.search import SEARCHED, searched
+from fedmend_bench.risa.search import SEARCHED, measured, searched
 
 NAME = "risa"
 HELP = "RISA, networks and trees on CIFAR-10 halves and four tables, beside the paper"
@@ -86,7 +86,8 @@ def run(
             raise ConfigError(f"an overlap is a percentage between 0 and 100, got {share:g}")
     if search:
         methods = [name for name in wanted if name in SEARCHED]
-        table = searched(names, methods, shares, search, rows or 16_000, folder, processes)
+        scores = partial(measured, folder=folder, processes=processes)
+        table = searched(names, methods, shares, search, rows or 16_000, scores)
         return BenchResult(NAME, table)
     device = str(resolve_device(device))
     make = partial(

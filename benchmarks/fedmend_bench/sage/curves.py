@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -9,11 +10,12 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from fedmend._files import write_whole
 from fedmend._json import plain, write_json
 from fedmend_bench.harness import Bar
 from fedmend_bench.sage.data import paper_accuracy
 
-__all__ = ["MARKS", "Curve", "bars_of", "row_of"]
+__all__ = ["MARKS", "Curve", "add_curves", "bars_of", "read_curves", "row_of"]
 
 MARKS = (0.70, 0.80, 0.85)
 # Rounds at which runs of other lengths are compared: those of the short runs and of the middle.
@@ -71,6 +73,11 @@ class Curve:
         return max(self.accuracies[:number])
 
     @property
+    def whole(self) -> bool:
+        """Whether every round is known: of a run long ago only those that were printed are."""
+        return bool(self.rounds) and self.rounds[-1]["round"] == len(self.rounds)
+
+    @property
     def averaged(self) -> dict[str, float]:
         """Accuracies of means over rounds in the last one, by how many rounds; not always told."""
         return self.rounds[-1].get("accuracy_averaged", {}) if self.rounds else {}
@@ -84,6 +91,53 @@ class Curve:
         curve = cls(**json.loads(path.read_text(encoding="utf-8")))
         curve.rounds = curve.rounds[:done]
         return curve
+
+
+# ---------------------------------------------------------------- all rounds in one file
+
+_RUN = ("method", "alpha", "seed")
+_SHARES = ("accuracy", "accuracy_published", "utilisation", "pseudo_accuracy", "confidence_gap")
+_AVERAGED = "accuracy_averaged_5"
+
+
+def read_curves(file: Path) -> list[Curve]:
+    """The runs of a CSV file with a line for every round."""
+    found: dict[tuple[str, ...], Curve] = {}
+    with file.open(encoding="utf-8", newline="") as lines:
+        for line in csv.DictReader(lines):
+            run = tuple(line[key] for key in _RUN)
+            if run not in found:
+                found[run] = Curve(run[0], "cifar10", float(run[1]), int(run[2]), {})
+            entry: dict[str, Any] = {key: float(line[key]) for key in _SHARES if line[key]}
+            if line[_AVERAGED]:
+                entry["accuracy_averaged"] = {"5": float(line[_AVERAGED])}
+            found[run].rounds.append(entry | {"round": int(line["round"])})
+    return list(found.values())
+
+
+def add_curves(file: Path, folder: Path) -> None:
+    """Take CIFAR-10's curves of a folder into the file, each in place of a shorter one."""
+    with file.open(encoding="utf-8", newline="") as lines:
+        reader = csv.DictReader(lines)
+        columns, rows = list(reader.fieldnames or []), list(reader)
+    for story in sorted(folder.glob("cifar10-*.json")):
+        curve = Curve(**json.loads(story.read_text(encoding="utf-8")))
+        run = {"method": curve.method, "alpha": f"{curve.alpha:g}", "seed": str(curve.seed)}
+        same = [row for row in rows if all(row[key] == run[key] for key in _RUN)]
+        if curve.settings.get("warmup") or len(curve.rounds) <= len(same):
+            continue
+        rows = [row for row in rows if row not in same]
+        for entry in curve.rounds:
+            shares = {key: entry.get(key) for key in _SHARES}
+            shares[_AVERAGED] = entry.get("accuracy_averaged", {}).get("5")
+            told = {key: "" if value is None else f"{value:.4f}" for key, value in shares.items()}
+            spent = {"round": str(entry["round"]), "seconds": f"{entry['seconds']:.2f}"}
+            rows.append(run | told | spent)
+    text = [",".join(columns), *(",".join(row.get(key, "") for key in columns) for row in rows)]
+    write_whole(file, "\n".join(text) + "\n")
+
+
+# ---------------------------------------------------------------- rows and bars
 
 
 def row_of(curve: Curve) -> dict[str, Any]:

@@ -1,0 +1,259 @@
+"""`fedmend bench pages`: every table that has a file of results, made anew from it.
+
+A page keeps such a table between ``<!-- made: NAME -->`` and ``<!-- made: end -->``; what people
+wrote around it stays. Nothing is measured. A page without a mark says that its measurements were
+not kept.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedmend._files import write_whole
+from fedmend.errors import ConfigError
+from fedmend_bench.cells import Kept
+from fedmend_bench.harness import BenchResult
+from fedmend_bench.risa import search
+from fedmend_bench.sage.curves import MARKS, Curve, add_curves, read_curves
+from fedmend_bench.sage.data import paper_accuracy
+from fedmend_bench.tabular import table as tabular
+
+NAME = "pages"
+HELP = "the tables of results pages, made anew from the files of results; measures nothing"
+
+RESULTS = Path(__file__).parents[1] / "results"
+MADE = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- made: end -->)", re.DOTALL)
+CIFAR, SEARCH, THREE = "sage-cifar10.csv", "risa-search.jsonl", "risa-three-parties.jsonl"
+ROUNDS = (1, 5, 10, 20, 30, 50, 75, 100, 150, 200, 250, 300)
+
+
+def run(
+    quick: bool = False, *, results: str | None = None, curves: str | None = None
+) -> BenchResult:
+    """Write the tables of all pages; a row each, and whether it is as it was.
+
+    results: the folder of pages and files. curves: a folder of `fedmend bench sage`, whose curves
+    are taken into the file of CIFAR-10's rounds first.
+    """
+    folder = RESULTS if results is None else Path(results)
+    if curves is not None:
+        add_curves(folder / CIFAR, Path(curves))
+    rows = []
+    summary = folder.parents[1] / "docs" / "benchmarks.md"
+    for page in [*sorted(folder.glob("*.md")), *([summary] if summary.is_file() else [])]:
+        before = page.read_text(encoding="utf-8")
+        text = MADE.sub(
+            lambda found: f"{found[1]}\n{_make(found[2], folder)}\n\n{found[3]}", before
+        )
+        if text != before:
+            write_whole(page, text)
+        tables = [found[2] for found in MADE.finditer(text)]
+        if page.name == "tabular.md":
+            file = str(folder / "tabular.jsonl")
+            tabular.run(part="page", folder=file, page=str(page))
+            text, tables = page.read_text(encoding="utf-8"), ["all"]
+        if tables:
+            same = "as it was" if text == before else "changed"
+            rows.append({"page": page.name, "tables": ", ".join(tables), "": same})
+    return BenchResult(NAME, rows)
+
+
+def _make(name: str, folder: Path) -> str:
+    if name not in TABLES:
+        raise ConfigError(f"there is no table {name!r}. Mend: one of {', '.join(TABLES)}")
+    file, make = TABLES[name]
+    return make(folder / file)
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def _short(value: float, digits: int) -> str:
+    """Without the nought before the point."""
+    return f"{value:.{digits}f}".removeprefix("0")
+
+
+# ---------------------------------------------------------------------------------- RISA
+
+
+def _searched(file: Path, data: Sequence[str], overlaps: Sequence[float], rows: int) -> str:
+    """Means ± standard deviations on fresh draws, by the choice that held-out rows made."""
+    kept = {search.Trial(**line["cell"]): line["found"]["value"] for line in Kept.at(file).all()}
+
+    def scores(cells: Sequence[search.Trial]) -> dict[search.Trial, float]:
+        return {cell: kept[cell] for cell in cells}
+
+    table = search.searched(data, search.SEARCHED, overlaps, 6, rows, scores)
+    places = [(name, f"{share:g}") for name in data for share in overlaps]
+    found = {(row["data"], row["method"]): row for row in table}
+    best = {
+        (name, share): max(search.SEARCHED, key=lambda each: found[name, each][f"{share} %"])
+        for name, share in places
+    }
+    lines = []
+    for method in search.SEARCHED:
+        cells = [f"`{method.replace(' ', '.')}`" if method.endswith("()") else method]
+        for name, share in places:
+            row = found[name, method]
+            mark = "**" if best[name, share] == method else ""
+            cells.append(f"{mark}{row[f'{share} %']:.1f}{mark} ± {row[f'± {share}']:.1f}")
+        lines.append(cells)
+    return _markdown(["", *(f"{name.capitalize()} {share} %" for name, share in places)], lines)
+
+
+def _three_parties(file: Path) -> str:
+    """Of rows known to all, and in brackets of rows of the label party alone."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for line in Kept.at(file).all():
+        found.setdefault((line["found"]["method"], line["found"]["data"]), []).append(line["found"])
+    methods, data = (list(dict.fromkeys(key[at] for key in found)) for at in (0, 1))
+
+    def mean(method: str, name: str, key: str = "value") -> float:
+        return statistics.mean(each[key] for each in found[method, name])
+
+    best = {name: max(methods, key=lambda each: mean(each, name)) for name in data}
+    lines = []
+    for method in sorted(methods, key=lambda each: mean(each, data[0])):
+        cells = [method]
+        for name in data:
+            mark = "**" if best[name] == method else ""
+            spread = statistics.stdev(each["value"] for each in found[method, name])
+            alone = mean(method, name, "label party's side")
+            cells.append(
+                f"{mark}{mean(method, name):.1f}{mark} ± {_short(spread, 1)} ({alone:.1f})"
+            )
+        lines.append(cells)
+    return _markdown(["", *(name.capitalize() for name in data)], lines)
+
+
+# ---------------------------------------------------------------------------------- SAGE
+
+
+def _percent(share: float | None, digits: int = 2) -> str:
+    return "–" if share is None else f"{100 * share:.{digits}f}"
+
+
+def _groups(curves: Sequence[Curve]) -> list[list[Curve]]:
+    """Runs that differ in their seed only."""
+    found: dict[tuple[str, float], list[Curve]] = {}
+    for curve in sorted(curves, key=lambda c: (c.alpha != 0.5, c.alpha, c.method != "SAGE")):
+        found.setdefault((curve.method, curve.alpha), []).append(curve)
+    return list(found.values())
+
+
+def _last_ten(curve: Curve, key: str = "accuracy") -> float | None:
+    return curve.late(key) if curve.whole else None
+
+
+def _averaged(group: Sequence[Curve], tell: Callable[[Curve], float | None]) -> str:
+    """Mean ± standard error over seeds, where all of them can tell."""
+    values = [tell(curve) for curve in group]
+    known = [100 * value for value in values if value is not None]
+    if len(known) < len(group):
+        return ""
+    error = statistics.stdev(known) / math.sqrt(len(known))
+    return f"**{statistics.mean(known):.2f} ± {_short(error, 2)}**"
+
+
+def _last(curve: Curve, key: str = "accuracy") -> float | None:
+    return curve.rounds[-1].get(key)
+
+
+def _best(curve: Curve, key: str = "accuracy") -> float:
+    return max(curve.figures(key, slice(None)))
+
+
+def _standing(file: Path, key: str) -> str:
+    """Every run's last and best round and its last ten, and means over seeds."""
+    told = [partial(tell, key=key) for tell in (_last, _best, _last_ten)]
+    lines = []
+    for group in _groups(read_curves(file)):
+        method, alpha = group[0].method, group[0].alpha
+        paper = paper_accuracy("cifar10", alpha)
+        for curve in group:
+            last, best, ten = (tell(curve) for tell in told)
+            reached = [
+                each["round"] for each in curve.rounds if each.get(key, 0) >= paper["SAGE"] / 100
+            ]
+            top = next(each["round"] for each in curve.rounds if each.get(key) == best)
+            line = [
+                method + (" (one seed)" if len(group) == 1 else ""),
+                f"{alpha:g}",
+                str(curve.seed),
+                str(curve.rounds[-1]["round"]),
+                _percent(last),
+                f"{_percent(best)} ({top})",
+                _percent(ten),
+                str(reached[0]) if reached and curve.whole else "–",
+            ]
+            if key == "accuracy":
+                line += [_percent(curve.averaged.get("5")), str(paper.get(method, "–"))]
+            lines.append(line)
+        if len(group) > 1:
+            means = [_averaged(group, tell) for tell in told]
+            line = [f"**{method}, mean ± s.e.**", f"{alpha:g}", f"{len(group)} seeds", "", *means]
+            lines.append(line + [""] * (len(lines[-1]) - len(line)))
+    head = ["", "alpha", "seed", "rounds", "last, %", "best, % (round)", "mean of the last ten, %"]
+    head.append("first at the paper's figure for SAGE")
+    if key == "accuracy":
+        head += ["mean over five rounds, last, %", "paper"]
+    return _markdown(head, lines)
+
+
+def _in_short(file: Path) -> str:
+    """Of long runs, for the page of all benchmarks."""
+    lines = []
+    for group in _groups(read_curves(file)):
+        rounds = min(curve.rounds[-1]["round"] for curve in group)
+        if rounds >= 200:
+            method, alpha = group[0].method, group[0].alpha
+            seeds = f"{len(group)} seeds" if len(group) > 1 else "one seed"
+            told = [
+                _averaged(group, tell) if len(group) > 1 else _percent(tell(group[0]))
+                for tell in (_best, _last)
+            ]
+            paper = str(paper_accuracy("cifar10", alpha).get(method, "–"))
+            lines.append([f"{method}, alpha {alpha:g}, {seeds}", str(rounds), *told, paper])
+    return _markdown(["", "rounds", "best, %", "last, %", "paper, 300 rounds"], lines)
+
+
+def _by_round(file: Path) -> str:
+    """Accuracy in per cent, labels right and rows used, round by round."""
+    lines = []
+    for group in _groups(read_curves(file)):
+        for curve in group:
+            at = {each["round"]: each for each in curve.rounds}
+            cells = []
+            for number in ROUNDS:
+                entry = at.get(number)
+                if entry is None:
+                    cells.append("–")
+                    continue
+                shares = [
+                    "–" if entry.get(key) is None else _short(entry[key], 2)
+                    for key in ("pseudo_accuracy", "utilisation")
+                ]
+                cells.append(f"{_percent(entry['accuracy'], 1)} ({shares[0]}, {shares[1]})")
+            marks = [curve.reached(mark) if curve.whole else None for mark in MARKS]
+            name = f"{curve.method}, {curve.alpha:g}, {curve.seed}"
+            lines.append([name, *cells, " / ".join(str(each or "–") for each in marks)])
+    head = [f"{100 * mark:.0f}" for mark in MARKS]
+    return _markdown(["round", *map(str, ROUNDS), f"first at {' / '.join(head)} %"], lines)
+
+
+TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
+    "risa-search": (SEARCH, lambda file: _searched(file, ("adult", "credit"), (1, 10, 50), 3000)),
+    "risa-three-parties": (THREE, _three_parties),
+    "sage-runs": (CIFAR, lambda file: _standing(file, "accuracy")),
+    "sage-published": (CIFAR, lambda file: _standing(file, "accuracy_published")),
+    "sage-by-round": (CIFAR, _by_round),
+    "sage-in-short": (CIFAR, _in_short),
+}

@@ -1,0 +1,72 @@
+"""`fedmend bench pages`: committed tables are those of the files; every page says how it came."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fedmend.errors import ConfigError
+from fedmend_bench.pages import CIFAR, RESULTS, TABLES, run
+from fedmend_bench.sage.curves import Curve, read_curves
+
+PAGES = sorted(RESULTS.glob("*.md"))
+
+
+def test_committed_tables_are_made_of_the_files_of_results(tmp_path: Path) -> None:
+    folder = tmp_path / "benchmarks" / "results"
+    shutil.copytree(RESULTS, folder)
+    (tmp_path / "docs").mkdir()
+    summary = RESULTS.parents[1] / "docs" / "benchmarks.md"
+    shutil.copy(summary, tmp_path / "docs")
+    rows = run(results=str(folder)).rows
+    assert {row[""] for row in rows} == {"as it was"}, "run `fedmend bench pages`, and look"
+    told = ", ".join(row["tables"] for row in rows).split(", ")
+    assert set(told) == {*TABLES, "all"}
+    for page in [*folder.glob("*.md"), tmp_path / "docs" / "benchmarks.md"]:
+        committed = summary if page.parent.name == "docs" else RESULTS / page.name
+        assert page.read_bytes() == committed.read_bytes()
+
+
+def test_a_longer_curve_takes_the_place_of_a_shorter_one(tmp_path: Path) -> None:
+    (tmp_path / "sage.md").write_text("a\n<!-- made: sage-runs -->\nold\n<!-- made: end -->\nb\n")
+    head = (RESULTS / CIFAR).read_text().splitlines()[0]
+    (tmp_path / CIFAR).write_text(f"{head}\nSAGE,1,0,1,0.2000,,,,,,1.00,1\n")
+    entry = {"accuracy": 0.5, "accuracy_averaged": {"5": 0.6}, "seconds": 2.0}
+    rounds = [entry | {"round": number} for number in (1, 2)]
+    for method in ("SAGE", "FedDB"):
+        curve = Curve(method, "cifar10", 1.0, 0, {}, rounds=rounds)
+        curve.write(tmp_path / "runs" / f"{curve.name}.json")
+    (row,) = run(results=str(tmp_path), curves=str(tmp_path / "runs")).rows
+    assert row == {"page": "sage.md", "tables": "sage-runs", "": "changed"}
+    assert [(each.method, len(each.rounds)) for each in read_curves(tmp_path / CIFAR)] == [
+        ("FedDB", 2),
+        ("SAGE", 2),
+    ]
+    text = (tmp_path / "sage.md").read_text()
+    assert "old" not in text and text.startswith("a\n") and text.endswith("b\n")
+    assert "| SAGE (one seed) | 1 | 0 | 2 | 50.00 | 50.00 (1) | 50.00 | – | 60.00 |" in text
+    (tmp_path / "sage.md").write_text("<!-- made: sages -->\n<!-- made: end -->\n")
+    with pytest.raises(ConfigError, match="there is no table 'sages'. Mend: one of"):
+        run(results=str(tmp_path))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_names_its_command_its_seeds_and_whether_measurements_were_kept(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "`fedmend bench " in text or "\nfedmend bench " in text
+    assert re.search(r"\bseeds?\b", text), "say which seeds, or that none is drawn"
+    made = "<!-- made: " in text or "<!-- tables: begin -->" in text
+    assert made or "measurements were not kept" in text
+
+
+def test_files_of_results_are_all_used() -> None:
+    used = {file for file, _ in TABLES.values()} | {"tabular.jsonl"}
+    assert {path.name for path in RESULTS.iterdir() if path.suffix in (".jsonl", ".csv")} == used
+    for name in used:
+        if name.endswith(".jsonl"):
+            lines = (RESULTS / name).read_text(encoding="utf-8").splitlines()
+            assert all({"cell", "found"} == set(json.loads(line)) for line in lines)
