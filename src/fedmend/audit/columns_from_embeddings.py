@@ -19,8 +19,6 @@ from fedmend.audit.recorder import BOTTOM
 from fedmend.audit.result import Finding
 from fedmend.federation import COORDINATOR
 
-__all__ = ["ColumnsFromEmbeddings"]
-
 
 class ColumnsFromEmbeddings(Attack):
     """Runs for every column of every party whose embeddings go up."""

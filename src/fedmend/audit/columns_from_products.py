@@ -19,8 +19,6 @@ from fedmend.audit.recorder import Observations, Observed
 from fedmend.audit.result import Finding
 from fedmend.federation import COORDINATOR
 
-__all__ = ["ColumnsFromProducts", "ranks_from_differences"]
-
 MAX_VECTORS = 4000
 
 

@@ -18,8 +18,6 @@ from fedmend.federation import Federation, Site
 if TYPE_CHECKING:
     from fedmend.audit.running import Audit
 
-__all__ = ["Attack", "Context", "NotApplicable", "Secret", "secrets_of"]
-
 MAX_OWN_PIXELS = 3072
 MAX_SECRET_PIXELS = 1024
 FEWEST_ROWS = 20

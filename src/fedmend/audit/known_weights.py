@@ -29,8 +29,6 @@ from fedmend.split.config import SplitConfig
 from fedmend.split.parts import BottomPart
 from fedmend.split.workers import SplitWorker
 
-__all__ = ["KnownWeights", "explained_rows", "rebuilt_bottom"]
-
 STARTS, STEPS = 6, 100
 MAX_ROWS = 128
 CLOSE_ENOUGH = 1e-3

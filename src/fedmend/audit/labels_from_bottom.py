@@ -19,8 +19,6 @@ from fedmend.audit.context import FEWEST_ROWS, Attack, Context, NotApplicable
 from fedmend.audit.learner import BOOTSTRAP_DRAWS, Scores, guessed, label_score, standardised
 from fedmend.audit.result import Finding
 
-__all__ = ["LabelsFromBottom"]
-
 Guesses = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Of some rows the truth, the attack's guess and the guess without the messages."""
 

@@ -28,8 +28,6 @@ from fedmend.audit.learner import (
 from fedmend.audit.recorder import WEIGHTED_SUMS
 from fedmend.audit.result import Finding
 
-__all__ = ["LabelsFromGradients"]
-
 STARTS = 8
 SHUFFLES = 50
 

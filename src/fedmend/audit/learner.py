@@ -19,18 +19,6 @@ from sklearn.preprocessing import KernelCenterer
 
 from fedmend.learn.metrics import auc
 
-__all__ = [
-    "Scores",
-    "balanced_accuracy",
-    "best_matching",
-    "bootstrap",
-    "guessed",
-    "label_score",
-    "one_score_auc",
-    "r2",
-    "standardised",
-]
-
 RIDGES = tuple(10.0**power for power in (-6, -4, -3, -2, -1, 0, 1, 2))
 TINY = 1e-12
 WIDTHS = (0.5, 1.0, 2.0, 4.0)

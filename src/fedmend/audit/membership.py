@@ -28,8 +28,6 @@ from fedmend.federation import COORDINATOR
 from fedmend.methods.horizontal.encoding import pool_of
 from fedmend.methods.horizontal.rounds import Trainer
 
-__all__ = ["Membership"]
-
 
 class Membership(Attack):
     """Hears the weights that parties are sent and send back."""

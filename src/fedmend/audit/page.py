@@ -7,12 +7,10 @@ from pathlib import Path
 
 from fedmend._files import write_whole
 from fedmend._json import write_json
-from fedmend.audit.result import AUDIT_FILE, AuditReport
+from fedmend.audit.result import AuditReport
 from fedmend.report.banner import banner_of_audit
 from fedmend.report.page import style, templates, write_report
-from fedmend.report.record import RECORD_FILE
-
-__all__ = ["PAGE_FILE", "write_audit"]
+from fedmend.report.record import AUDIT_FILE, RECORD_FILE
 
 PAGE_FILE = "audit.html"
 

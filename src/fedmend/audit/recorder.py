@@ -24,8 +24,6 @@ from fedmend.errors import ConfigError
 from fedmend.federation import Federation, Ledger, Site, Worker, wire
 from fedmend.federation.engines.local import LocalEngine
 
-__all__ = ["Look", "Observations", "Observed", "as_array", "rehearsal"]
-
 WEIGHTED_SUMS = "additive"
 BOTTOM = "bottom"
 

@@ -16,8 +16,6 @@ from fedmend.report.record import AUDIT_FILE
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["AUDIT_FILE", "AuditReport", "Finding", "Reading", "read_audit"]
-
 STRONG_SHARE, SOME_SHARE = 0.5, 0.1
 """From which share of what there was to find, beyond the guess, a leak is called so."""
 

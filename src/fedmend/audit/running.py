@@ -26,8 +26,6 @@ from fedmend.methods.contract import Estimator
 from fedmend.secure.align import align
 from fedmend.split.training import Progress
 
-__all__ = ["ATTACKS", "Audit"]
-
 ATTACKS: dict[str, type[Attack]] = {
     "gradients": LabelsFromGradients,
     "bottom": LabelsFromBottom,

@@ -15,8 +15,6 @@ from fedmend.federation.kinds import AGGREGATES, EXCHANGED, KINDS
 from fedmend.federation.ledger import COORDINATOR, Entry
 from fedmend.report.words import Flow, flows
 
-__all__ = ["SEVERITIES", "lines_of", "statement"]
-
 SEVERITIES = ("high", "medium", "low", "none")
 
 

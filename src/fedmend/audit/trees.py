@@ -30,8 +30,6 @@ from fedmend.methods.boosting.bins import CutTable
 from fedmend.methods.boosting.secureboost import ActiveTrees, OwnColumns
 from fedmend.secure.histogram_product import HALF, BinsSide, Helper, NumbersSide
 
-__all__ = ["ColumnsFromTrees", "LabelsFromCuts", "bins_by_made_up_numbers"]
-
 ROWS_A_NUMBER = 2 * HALF
 """Each half of a number has room for as many powers of two as it has bits."""
 

@@ -23,8 +23,6 @@ from fedmend.federation import COORDINATOR
 from fedmend.methods.annotators.worker import LOG_FLOOR, EvidenceForm
 from fedmend.secure.sums import SumForm, ring_of, total_of
 
-__all__ = ["VotesFromSums"]
-
 MAX_PATTERNS = 4096
 NOBODY = -1
 

@@ -16,17 +16,6 @@ import pandas as pd
 from fedmend.data.table import Table, blanked
 from fedmend.errors import DataError
 
-__all__ = [
-    "ClientRows",
-    "annotators",
-    "client_names",
-    "client_rows",
-    "dirichlet_clients",
-    "labelled_rows",
-    "split_clients",
-    "transitions",
-]
-
 _MOST_DRAWS = 1000
 
 

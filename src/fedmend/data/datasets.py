@@ -30,8 +30,6 @@ from fedmend.data.schema import KindSpec
 from fedmend.data.table import Table
 from fedmend.errors import DataError, DatasetAbsent, ReadError
 
-__all__ = ["DatasetInfo", "annotations", "data_folder", "info", "load", "names"]
-
 VARIABLE = "FEDMEND_DATA"
 SYSTEM_FOLDERS = ("/usr/share/datasets", "/usr/local/share/datasets")
 CATALOGUE: dict[str, DatasetInfo] = {}

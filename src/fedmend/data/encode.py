@@ -34,19 +34,6 @@ from fedmend.data.schema import (
 from fedmend.data.table import Excerpt, Table, retyped
 from fedmend.errors import DataError, FedmendWarning, NotFitted
 
-__all__ = [
-    "MISSING",
-    "MOST_CLASSES",
-    "UNSEEN",
-    "Encoded",
-    "Encoder",
-    "LabelEncoder",
-    "as_numbers",
-    "as_written",
-    "from_numbers",
-    "positions",
-]
-
 MISSING, UNSEEN = -1, -2
 
 

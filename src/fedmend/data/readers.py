@@ -34,8 +34,6 @@ from fedmend.errors import DataError, FedmendWarning, ReadError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MISSING_MARKS", "file_bytes", "first_sheet", "parquet_table", "read", "to_frame"]
-
 MISSING_MARKS: tuple[str, ...] = (*("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL"),)
 _SUFFIXES = (".csv", ".csv.gz", ".parquet", ".xlsx")
 _ROW_NUMBERS = re.compile(r"__index_level_\d+__")

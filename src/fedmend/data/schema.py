@@ -27,17 +27,6 @@ import pandas as pd
 
 from fedmend.errors import DataError
 
-__all__ = [
-    "KINDS",
-    "Column",
-    "Kind",
-    "KindSpec",
-    "Schema",
-    "check_type",
-    "check_values",
-    "infer_column",
-]
-
 Kind = Literal["continuous", "integer", "ordinal", "binary", "nominal", "image", "tensor"]
 KINDS: tuple[str, ...] = get_args(Kind)
 CATEGORICAL = ("ordinal", "binary", "nominal")

@@ -20,8 +20,6 @@ from fedmend.errors import DataError, MissingExtra, ReadError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["query_rows", "read_sql", "replace_passwords", "without_password"]
-
 # A password may hold an @ that should have been written %40: all up to the last one is hidden.
 _LOGIN = re.compile(r"(//[^:@/?]*:)(.*)(?=@)")
 _OPTION = re.compile(r"((?:ssl)?password=)([^&\s]*)", re.IGNORECASE)

@@ -29,8 +29,6 @@ from fedmend.data.schema import (
 )
 from fedmend.errors import DataError, FedmendWarning
 
-__all__ = ["Excerpt", "Table", "blanked", "check_ids", "reject_doubled", "require_name", "retyped"]
-
 _INT64 = np.iinfo(np.int64)
 
 

@@ -30,16 +30,6 @@ from fedmend.errors import DataError
 if TYPE_CHECKING:
     from fedmend.data.table import Table
 
-__all__ = [
-    "APOSTROPHES",
-    "METADATA_KEY",
-    "protected",
-    "unprotected",
-    "write_csv",
-    "write_frame",
-    "write_parquet",
-]
-
 METADATA_KEY = b"fedmend"
 
 # The wide forms are taken for the four signs where text is written in Chinese or Japanese.

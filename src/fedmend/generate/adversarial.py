@@ -29,8 +29,6 @@ from fedmend.generate.codecs import indicators
 from fedmend.generate.encoder import Encoded, Encoder, Heads, Raw, Span
 from fedmend.generate.training import EMA, Progress, generator_for, held_out, train
 
-__all__ = ["Adversarial", "Conditions", "Matcher", "Step", "joint_gap", "settle"]
-
 # --- conditions -----------------------------------------------------------------------------
 
 

@@ -52,8 +52,6 @@ from fedmend.learn.nets import initialise
 from fedmend.split.config import resolve_device
 from fedmend.split.parts import read_file, write_file
 
-__all__ = ["Generator", "Given", "quiet"]
-
 Given = Mapping[str, Any] | pd.DataFrame | Table
 
 MIN_ROWS = 10

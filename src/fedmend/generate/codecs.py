@@ -24,18 +24,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 
-__all__ = [
-    "CODECS",
-    "Codec",
-    "Levels",
-    "MinMax",
-    "Modes",
-    "Piece",
-    "Quantile",
-    "Spiked",
-    "indicators",
-]
-
 # --- plain ones: an indicator for each level, and a linear map ----------------------------
 
 Rng = np.random.Generator | None

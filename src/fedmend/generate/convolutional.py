@@ -27,15 +27,6 @@ from fedmend.errors import ConfigError
 from fedmend.generate.adversarial import GUMBEL, Adversarial, Step
 from fedmend.generate.encoder import Encoder
 
-__all__ = [
-    "ConvolutionalGAN",
-    "SquareCritic",
-    "SquareGenerator",
-    "Target",
-    "information_gaps",
-    "steepness",
-]
-
 _SLOPE = 0.2
 
 

@@ -29,8 +29,6 @@ from fedmend.generate.convolutional import ConvolutionalGAN
 from fedmend.generate.encoder import Encoder, Span
 from fedmend.learn.nets import SeededDropout, seed_dropout
 
-__all__ = ["CTABGAN"]
-
 
 @parameters
 class CTABGAN(ConvolutionalGAN):

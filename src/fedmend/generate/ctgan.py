@@ -27,8 +27,6 @@ from fedmend.generate.adversarial import GUMBEL, Adversarial, Step
 from fedmend.generate.encoder import Encoder, Span
 from fedmend.learn.nets import SeededDropout
 
-__all__ = ["CTGAN"]
-
 _SLOPE = 0.2
 
 

@@ -26,8 +26,6 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError
 from fedmend.generate.codecs import CODECS, Codec, Levels, MinMax, Modes, Quantile, Spiked
 
-__all__ = ["Encoded", "Encoder", "Heads", "Raw", "Span"]
-
 Raw = dict[str, np.ndarray]
 """Per column float64 numbers or codes; NaN where missing."""
 

@@ -30,8 +30,6 @@ from fedmend.generate.encoder import Encoded, Encoder, Heads, Raw
 from fedmend.generate.training import EMA, Progress, batches, generator_for, held_out, train
 from fedmend.learn.nets import SeededDropout, mlp, seed_dropout
 
-__all__ = ["GAIN", "Critic", "Duel", "Imputer", "Rows"]
-
 # --- the networks ---------------------------------------------------------------------------
 
 KNOTS = 32  # per bin: how finely a column's quantiles are kept

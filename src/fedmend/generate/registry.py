@@ -11,8 +11,6 @@ from fedmend.errors import ConfigError
 if TYPE_CHECKING:
     from fedmend.generate.base import Generator
 
-__all__ = ["class_of", "defined", "generators", "known_generators", "make"]
-
 _REGISTRY: dict[str, str] = {
     "ctgan": "CTGAN",
     "tablegan": "TableGAN",

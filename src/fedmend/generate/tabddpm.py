@@ -31,8 +31,6 @@ from fedmend.generate.base import Generator
 from fedmend.generate.encoder import Encoded, Encoder, Heads
 from fedmend.generate.training import EMA, Progress, batches, generator_for, held_out, train
 
-__all__ = ["TabDDPM"]
-
 _FARTHEST = 5.0  # normal scores beyond this do not occur
 
 

@@ -25,8 +25,6 @@ from fedmend._parameters import parameters
 from fedmend.generate.convolutional import ConvolutionalGAN, SquareCritic, information_gaps
 from fedmend.generate.encoder import Encoder
 
-__all__ = ["TableGAN"]
-
 
 @parameters
 class TableGAN(ConvolutionalGAN):

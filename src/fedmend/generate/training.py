@@ -21,18 +21,6 @@ from torch import nn
 
 from fedmend.federation.randomness import numpy_stream, stream
 
-__all__ = [
-    "EMA",
-    "History",
-    "Progress",
-    "batches",
-    "generator_for",
-    "held_out",
-    "numpy_for",
-    "shown",
-    "train",
-]
-
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]

@@ -26,8 +26,6 @@ from fedmend.generate.base import Generator
 from fedmend.generate.encoder import Encoded, Encoder, Heads
 from fedmend.generate.training import Progress, batches, generator_for, held_out, train
 
-__all__ = ["VAE"]
-
 _ROWS = 4096  # decoded at once
 
 

@@ -56,17 +56,6 @@ from fedmend.split.parts import read_json, write_json
 from fedmend.split.training import PREDICT_ROWS, epoch_seed
 from fedmend.split.workers import BottomWorker
 
-__all__ = [
-    "ORDERS",
-    "VFGAIN",
-    "ContextWorker",
-    "ImputerWorker",
-    "Made",
-    "give_rows",
-    "made_rows",
-    "numbered_rows",
-]
-
 MANIFEST, FILE = "model.json", "generator.fmw"
 ORDERS = ("secret", "seeded", "kept")
 _EVERY = 100  # steps between scores, at least

@@ -23,8 +23,6 @@ from fedmend._parameters import parameters
 from fedmend.generate.encoder import Heads
 from fedmend.generate.gain import GAIN, Imputer
 
-__all__ = ["VGAIN"]
-
 
 class _Coder(nn.Module):
     """A Gaussian over codes, from cells and which of them are there."""

@@ -19,8 +19,6 @@ from fedmend.report.amounts import about, counted, in_bytes, in_time, listed
 if TYPE_CHECKING:
     from fedmend.report.overview import Overview, PartyOverview
 
-__all__ = ["Advice", "Tear", "advise"]
-
 # Fewer shared rows than this share of the label party's are few.
 FEW_SHARED = 0.8
 # Rows that one party only knows are worth using from this share of all its rows on.

@@ -4,20 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = [
-    "METRIC_WORDS",
-    "about",
-    "counted",
-    "human_bytes",
-    "human_seconds",
-    "in_bytes",
-    "in_time",
-    "listed",
-    "percent",
-    "pretty",
-    "score_text",
-]
-
 UNTOLD = "–"
 METRIC_WORDS = {
     "auc": "AUC: of two rows of different classes, how often the one is put before the other as it "

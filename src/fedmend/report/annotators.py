@@ -18,8 +18,6 @@ from fedmend.report.amounts import UNTOLD, human_bytes, human_seconds, listed, p
 if TYPE_CHECKING:
     from fedmend.methods.annotators.inc import InC
 
-__all__ = ["AnnotatorSkills", "corrected", "expertise"]
-
 MAX_PARTIES_DRAWN = 12
 ACROSS = 3
 # Believed right less often than by chance by this much, a party's labels are turned round.

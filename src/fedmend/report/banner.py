@@ -23,8 +23,6 @@ from fedmend.report.words import flows, name_of
 if TYPE_CHECKING:
     from fedmend.audit.result import AuditReport, Finding
 
-__all__ = ["Banner", "banner_of", "banner_of_audit"]
-
 GRADES = ("high", "medium", "low", "none")
 _CITED = re.compile(r" \([^()]*\d{4}\)$")
 SHOWN = 3

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from fedmend.methods.completion.fedpsg_pum import Completed, FedPSGPUM
 
-__all__ = ["ORIGIN_WORDS", "MendedColumn", "MendedPair", "Mending", "correlations", "provenance"]
-
 ORIGIN_WORDS = {
     "observed": "seen at the party itself",
     "predicted": "predicted, and sure enough for the models to learn from",

@@ -26,8 +26,6 @@ from fedmend.federation.bound import EVERY_RUN, declare
 from fedmend.federation.rows import Asked, frequent
 from fedmend.report.amounts import UNTOLD, counted, listed, percent
 
-__all__ = ["Overview", "OverviewWorker", "PartyOverview", "overview", "what_is_torn"]
-
 # Of a label with more classes than this the most frequent ones are counted.
 MOST_CLASSES_COUNTED = 50
 # Labels are scarce below this share of the rows, and a class of two below that of the labels.

@@ -41,17 +41,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-__all__ = [
-    "SECTIONS",
-    "content_policy",
-    "render",
-    "run_banner",
-    "style",
-    "templates",
-    "with_policy",
-    "write_report",
-]
-
 REPORT_FILE = "report.html"
 LEDGER_FILE = "ledger.jsonl"
 _META = '<meta http-equiv="Content-Security-Policy" content="{}">'

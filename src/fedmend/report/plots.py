@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["new_figure", "standalone", "styled", "to_svg"]
-
 WIDTH = 7.6
 # placeholder -> (CSS variable, its light value). They must differ from any real colour drawn.
 INK, FAINT, GRID, TORN = "#010203", "#010204", "#010205", "#010206"

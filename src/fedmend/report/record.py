@@ -22,18 +22,6 @@ from fedmend._version import __version__
 from fedmend.errors import DataError
 from fedmend.report.amounts import UNTOLD, human_bytes, pretty, score_text
 
-__all__ = [
-    "COMPLETED",
-    "MethodRun",
-    "RunRecord",
-    "Stage",
-    "Summary",
-    "better_is_higher",
-    "read_stages",
-    "stages_of",
-    "versions",
-]
-
 FORMAT = 1
 FEW_TESTED = 50
 MANY_TESTED = 2_000

@@ -16,8 +16,6 @@ from fedmend.report import plots
 from fedmend.report.amounts import UNTOLD, percent
 from fedmend.report.record import RunRecord
 
-__all__ = ["Rounds", "clients_picture", "picture", "rounds_of"]
-
 # What is drawn, where there is something to draw: key of a round's entry, words.
 PANELS = {
     "accuracy": "accuracy on test rows",

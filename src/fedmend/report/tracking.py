@@ -15,8 +15,6 @@ from pathlib import Path
 from fedmend.errors import ConfigError, FedmendError, MissingExtra
 from fedmend.report.record import MethodRun, RunRecord
 
-__all__ = ["Tracker", "metrics_of", "params_of", "tags_of"]
-
 REPORT_FILE = "report.html"
 MOST_AT_ONCE = 100
 

@@ -13,8 +13,6 @@ from typing import Any
 from fedmend.report import plots
 from fedmend.report.amounts import percent
 
-__all__ = ["Uncertainty", "picture"]
-
 
 @dataclass(frozen=True)
 class Uncertainty:

@@ -10,8 +10,6 @@ from fedmend.federation.kinds import KINDS
 from fedmend.federation.ledger import COORDINATOR, ERROR, REFUSED, Entry
 from fedmend.report.amounts import counted, human_bytes
 
-__all__ = ["Flow", "Saw", "flows", "name_of", "what_was_seen"]
-
 EXPOSURES: dict[str, str] = {
     "nothing": "says nothing about a person: sizes, settings, or values the receiver cannot read",
     "totals": "drawn from many rows together",

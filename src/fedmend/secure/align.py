@@ -32,8 +32,6 @@ from fedmend.secure.identifiers import check_rule
 from fedmend.secure.psi import PairWorker, SameOrderWorker, StarWorker
 from fedmend.secure.psi_spu import ADDRESS_VARIABLE, SpuWorker
 
-__all__ = ["MODES", "align"]
-
 logger = logging.getLogger(__name__)
 
 MODES = ("ecdh", "spu", "same-order")

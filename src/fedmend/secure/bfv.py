@@ -35,8 +35,6 @@ from fedmend.secure.seal import BFVParameters, Keys, SealContext, uniform_below_
 if TYPE_CHECKING:
     from fedmend.federation.site import Site
 
-__all__ = ["BfvProducts", "BfvWorker", "Packing", "Profile", "choose_profile"]
-
 DEGREE = 8192
 PART = 64  # ciphertexts in one message
 _ERROR_NORM = 31.0  # |sum e_i b_i| <= 31 |b| but for 2^-64, errors of deviation 3.2

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from fedmend.federation.site import Site
 
-__all__ = ["BOUNDS_FILE", "MOST_BOUNDS", "admit_bound"]
-
 MOST_BOUNDS = 3
 BOUNDS_FILE = "bounds.json"
 _PLACE = "secure.bounds"

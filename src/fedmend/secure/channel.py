@@ -62,8 +62,6 @@ if TYPE_CHECKING:
     from fedmend.federation.federation import Federation, WorkerGroup
     from fedmend.federation.site import Site
 
-__all__ = ["ExchangeWorker", "SealingWorker", "introduce", "is_sealed", "seal_exchange"]
-
 logger = logging.getLogger(__name__)
 
 VERSION = 1

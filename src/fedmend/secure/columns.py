@@ -46,19 +46,6 @@ if TYPE_CHECKING:
     from fedmend.federation.federation import WorkerGroup
     from fedmend.federation.site import Site
 
-__all__ = [
-    "Columns",
-    "ColumnsWorker",
-    "IntegerColumns",
-    "ProductWorker",
-    "Products",
-    "column_provider",
-    "hold_columns",
-    "largest_product",
-    "lowest_bits",
-    "signed",
-]
-
 Progress = Callable[[str, int, int], None]
 Provider = Callable[..., "IntegerColumns"]
 _PROVIDERS: dict[str, Provider] = {}

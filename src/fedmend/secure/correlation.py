@@ -61,8 +61,6 @@ from fedmend.secure.inner_product import PRODUCT_WORKERS, Mode, ProductSession
 if TYPE_CHECKING:
     from fedmend.federation.site import Site
 
-__all__ = ["RankCorrelation", "RankWorker", "centred_ranks", "rank_bounds", "rank_correlation"]
-
 logger = logging.getLogger(__name__)
 
 Protocol = Literal["inner-product", "published"]

@@ -48,8 +48,6 @@ from fedmend.secure.keys import KEY_BYTES, MaskBlocks, mask_stream
 if TYPE_CHECKING:
     from fedmend.federation.site import Site
 
-__all__ = ["DealerProducts", "DealerWorker"]
-
 
 SIDES = {"fixed": "changing", "changing": "fixed"}
 

@@ -23,8 +23,6 @@ from typing import Protocol
 
 import numpy as np
 
-__all__ = ["BLOCK_ROWS", "LEAST_BITS", "SHORT_BITS", "Blocked", "blocks", "wrapping_product"]
-
 SHORT_BITS = 52
 LEAST_BITS = 40
 _BLOCK_BITS = 9

@@ -37,8 +37,6 @@ from fedmend.secure.inner_product import LIMIT_BITS, Mode, ProductSession
 if TYPE_CHECKING:
     from fedmend.federation.site import Site
 
-__all__ = ["Covariance", "covariance", "encode", "fitting_bits", "product_error"]
-
 MAX_BITS = 30
 Missing = Literal["refuse", "mean"]
 

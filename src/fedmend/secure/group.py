@@ -18,8 +18,6 @@ from typing import Any, TypeVar
 
 from fedmend.errors import CryptoError
 
-__all__ = ["POINT_BYTES", "TAG_BYTES", "Scalar", "hash_to_points", "split", "tags_of"]
-
 POINT_BYTES = 32
 TAG_BYTES = 16
 # Handing a slice to a thread costs about as much as two multiplications.

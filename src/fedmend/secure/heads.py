@@ -22,8 +22,6 @@ from fedmend.secure.channel import SealingWorker, introduce
 if TYPE_CHECKING:
     from fedmend.federation import Federation
 
-__all__ = ["LedgerHeadWorker", "exchange_heads"]
-
 logger = logging.getLogger(__name__)
 
 CALL = "LedgerHeadWorker.head"

@@ -32,8 +32,6 @@ from scipy.sparse import csr_array
 
 from fedmend.secure.keys import mask_stream
 
-__all__ = ["HALF", "BinsSide", "Helper", "NumbersSide"]
-
 HALF = 23  # bits of each of the two numbers in one: the upper one signed, the lower one not
 _SHIFTS = (0, 8, 16)
 _ROOM = 32 - HALF

@@ -20,16 +20,6 @@ import numpy as np
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError, DataError
 
-__all__ = [
-    "RULES",
-    "better_rule",
-    "check_rule",
-    "describe_ids",
-    "normalised",
-    "shared_by_rule",
-    "type_of_ids",
-]
-
 
 def _exact(value: int | str) -> bytes:
     # Without the letter in front, the number 7 and the text '7' would be the same bytes.

@@ -42,8 +42,6 @@ from fedmend.secure.dealer import SIDES, DealerProducts, DealerWorker
 from fedmend.secure.exact import wrapping_product
 from fedmend.secure.published import PublishedProducts, PublishedWorker
 
-__all__ = ["PRODUCT_WORKERS", "Mode", "ProductSession", "inner_products"]
-
 logger = logging.getLogger(__name__)
 
 Mode = Literal["bfv", "dealer", "published", "plain"]

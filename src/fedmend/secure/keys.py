@@ -32,21 +32,6 @@ if TYPE_CHECKING:
 
     from fedmend.federation.site import Site
 
-__all__ = [
-    "Identity",
-    "KeyRing",
-    "MaskBlocks",
-    "add_streams",
-    "derive_key",
-    "fingerprint",
-    "keyring",
-    "mask_stream",
-    "remembered_keys",
-    "secret_permutation",
-    "uniform",
-    "verify_signature",
-]
-
 KEY_BYTES = 32
 _ZEROS = bytes(1 << 20)
 _SPILL = 16  # update_into wants 15 bytes more than it writes

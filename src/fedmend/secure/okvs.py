@@ -18,8 +18,6 @@ import numpy as np
 from fedmend.errors import CryptoError
 from fedmend.secure.keys import uniform
 
-__all__ = ["EXPANSION", "decode", "encode"]
-
 WORDS = 2  # a value is two 64-bit words
 SEED_BYTES = 16
 # Random 3-uniform hypergraphs peel up to 1.222 cells a key; the constant is for small sets.

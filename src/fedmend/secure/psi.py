@@ -46,8 +46,6 @@ from fedmend.secure.keys import pack, secret_permutation
 if TYPE_CHECKING:
     from fedmend.federation.site import Site
 
-__all__ = ["MatchWorker", "PairWorker", "SameOrderWorker", "StarWorker"]
-
 SHARE_BYTES = 16
 
 

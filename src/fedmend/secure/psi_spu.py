@@ -35,8 +35,6 @@ from fedmend.federation.bound import EVERY_RUN, declare
 from fedmend.federation.worker import exposed
 from fedmend.secure.psi import MatchWorker
 
-__all__ = ["PARTNER_ADDRESSES", "SpuWorker"]
-
 logger = logging.getLogger(__name__)
 
 PYTHON_VARIABLE = "FEDMEND_SPU_PYTHON"

@@ -29,8 +29,6 @@ from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
 from fedmend.secure.columns import Products, ProductWorker
 
-__all__ = ["Paillier", "PublishedProducts", "PublishedWorker"]
-
 LEAST_KEY_BITS = 1024
 LONG_SECONDS = 60.0
 

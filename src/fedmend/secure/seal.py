@@ -31,8 +31,6 @@ import numpy as np
 from fedmend.errors import CryptoError
 from fedmend.secure.keys import uniform
 
-__all__ = ["BFVParameters", "Keys", "SealContext", "uniform_below_power"]
-
 SEAL_MAGIC = 0xA15E
 SEAL_VERSION = (4, 3)
 FRAME_MAGIC = b"FMHE"

@@ -29,8 +29,6 @@ from fedmend.errors import CryptoError
 from fedmend.secure.keys import KEY_BYTES, add_streams, mask_stream
 from fedmend.secure.seal import BFVParameters, SealContext
 
-__all__ = ["Packing", "add_blinded", "context", "decrypt_all", "encrypt_all", "unblind"]
-
 PLAIN_BITS = 50
 FLOOD_BITS = 40
 _MODULUS_MASK = np.uint64((1 << PLAIN_BITS) - 1)

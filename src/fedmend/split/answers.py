@@ -15,8 +15,6 @@ from fedmend.learn import metrics
 from fedmend.learn.calibration import describe
 from fedmend.split.workers import SplitWorker, has_label
 
-__all__ = ["AnsweringWorker"]
-
 JUDGED = ("metrics", "uncertainty_report")
 
 

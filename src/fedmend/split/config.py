@@ -23,8 +23,6 @@ from fedmend.learn.metrics import CLASSIFICATION, REGRESSION
 from fedmend.learn.nets import CONVOLUTIONS
 from fedmend.learn.optim import OptimizerSpec
 
-__all__ = ["Settings", "SplitConfig", "resolve_device"]
-
 WIRE_TYPES = {"same": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 

@@ -18,8 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["ROWS_TO_LEARN", "ImputedEmbeddings"]
-
 DRAWS = 16
 ROWS_TO_LEARN = 8192
 # Ridges tried, as multiples of the mean variance of what is known.

@@ -32,25 +32,6 @@ from fedmend.errors import DataError, PrivacyWarning
 from fedmend.federation.labels import Noise, relabelled, respond, response_matrix
 from fedmend.federation.site import Site
 
-__all__ = [
-    "LabelLikelihood",
-    "ReportedLabels",
-    "account_of",
-    "ask_for_noise",
-    "cell_confidence",
-    "expected",
-    "in_words",
-    "keep_confidence",
-    "keep_likelihood",
-    "label_likelihood",
-    "label_loss",
-    "row_confidence",
-    "shares_of",
-    "warn_of_noise",
-    "with_reported_labels",
-    "without_response",
-]
-
 _LABELS = "learn.label_belief"
 _CELLS = "learn.cell_confidence"
 

@@ -26,18 +26,6 @@ from fedmend.split.config import Settings
 from fedmend.split.features import BatchOrder, Features, MixedOrder
 from fedmend.split.labels import label_loss
 
-__all__ = [
-    "BottomModel",
-    "Embedding",
-    "PartialBottom",
-    "ServerTopModel",
-    "TopModel",
-    "TrainedModel",
-    "gradient_of",
-    "one_cycle",
-    "soft_loss",
-]
-
 
 def _moved(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
     """As `Module.to`, which costs as much as a small prediction where there is nothing to do."""

@@ -21,8 +21,6 @@ from torch import Tensor
 
 from fedmend.split.labels import label_loss
 
-__all__ = ["ENOUGH", "Scaling", "least", "validated"]
-
 FOLDS = 5
 ENOUGH = 20
 """So many held-out rows can tell a temperature."""

@@ -45,20 +45,6 @@ from fedmend.split.labels import account_of, warn_of_noise
 from fedmend.split.parts import read_json, write_json
 from fedmend.split.workers import CANNOT_SEAL, BottomWorker, ServerTop, TopWorker
 
-__all__ = [
-    "PREDICT_ROWS",
-    "STATE",
-    "AlignedJudges",
-    "Judged",
-    "Progress",
-    "Session",
-    "SplitNetwork",
-    "collapse_in_words",
-    "epoch_seed",
-    "in_chunks",
-    "restarted",
-]
-
 logger = logging.getLogger(__name__)
 
 PREDICT_ROWS = 4096

@@ -70,15 +70,6 @@ from fedmend.split.parts import (
 )
 from fedmend.split.scaling import ENOUGH, Scaling
 
-__all__ = [
-    "BottomWorker",
-    "ServerTop",
-    "SplitWorker",
-    "TopHolder",
-    "TopWorker",
-    "row_numbers",
-]
-
 MOST_JUDGES = 0.3
 """The largest share of rows that is held out because fewer would be too few to judge by."""
 TEMPERATURES = tuple(np.geomspace(0.5, 8.0, 13).tolist())

@@ -37,8 +37,6 @@ from fedmend.methods.completion.merging import (
 )
 from fedmend.methods.completion.stacking import CAREFUL_ERRORS, shrinkage
 
-__all__ = ["GenerateWorker"]
-
 TRIAL = 1000  # most rows of a trial
 
 

@@ -53,20 +53,6 @@ if TYPE_CHECKING:
     from fedmend.federation.federation import Federation
     from fedmend.federation.site import Site
 
-__all__ = [
-    "AsideFeatures",
-    "AsideModels",
-    "AsideTargets",
-    "LinearFeatures",
-    "LinearModels",
-    "LinearTargets",
-    "LogisticTarget",
-    "Moments",
-    "rotate",
-    "secret_rotation",
-    "solve_ridge",
-]
-
 RANK_TOLERANCE = 1e-10
 PAIRS_AT_ONCE = 256  # products of two coordinates in one session
 ROWS_AT_ONCE = 16384  # that are predicted in one session

@@ -33,17 +33,6 @@ from fedmend.secure.channel import SealingWorker, introduce
 from fedmend.secure.keys import mask_stream, secret_permutation
 from fedmend.split.labels import keep_confidence
 
-__all__ = [
-    "FORMATS",
-    "ORIGINS",
-    "Completion",
-    "MergeWorker",
-    "RowsWorker",
-    "completion_of",
-    "merge",
-    "open_rows",
-]
-
 FORMATS = ("parquet", "csv")
 ORIGINS = ("observed", "predicted", "filled", "generated")
 OBSERVED, PREDICTED, FILLED, GENERATED = range(len(ORIGINS))

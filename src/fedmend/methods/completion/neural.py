@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from fedmend.federation.federation import Federation
     from fedmend.federation.site import Site
 
-__all__ = ["NeuralFeatures", "NeuralModels", "NeuralTargets"]
-
 logger = logging.getLogger(__name__)
 
 RULES: Rules = {

@@ -26,18 +26,6 @@ from fedmend.methods.boosting.bins import bin_categories, bin_numbers
 if TYPE_CHECKING:
     from fedmend.data.table import Table
 
-__all__ = [
-    "beyond",
-    "bins_of",
-    "columns_changed",
-    "columns_within",
-    "critical_rho",
-    "cv_threshold",
-    "distance",
-    "held_within",
-    "lead_right",
-]
-
 MAX_BEYOND = 0.25  # of a column's range, on average, from where on it is left out
 MIN_BEYOND = 0.01  # from where on its lines end with the aligned rows
 MAX_ERROR = 0.75  # of the mean's squared error, where columns lead the right way

@@ -50,17 +50,6 @@ from fedmend.methods.completion.stacking import (
 from fedmend.methods.completion.targets import TargetModels, TargetStore, store_of
 from fedmend.methods.completion.trees import TreeModels
 
-__all__ = [
-    "CONFIDENCE",
-    "FAMILIES",
-    "Outcome",
-    "SelfTraining",
-    "SelfTrainingWorker",
-    "cross_validated",
-    "family_of",
-    "vfpu_m",
-]
-
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int, dict[str, float]], None]

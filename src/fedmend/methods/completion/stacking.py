@@ -14,20 +14,6 @@ from scipy.special import softmax
 
 from fedmend.learn import metrics
 
-__all__ = [
-    "CAREFUL_ERRORS",
-    "class_shares",
-    "class_weights",
-    "decided",
-    "family_errors",
-    "leaning",
-    "news",
-    "shrinkage",
-    "skill",
-    "tempered",
-    "value_weights",
-]
-
 EM_STEPS = 200
 POWERS = (0.5, 1.0, 2.0, 4.0, 8.0)
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)

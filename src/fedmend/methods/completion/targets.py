@@ -42,17 +42,6 @@ if TYPE_CHECKING:
     from fedmend.federation.federation import Federation
     from fedmend.federation.site import Site
 
-__all__ = [
-    "FitReport",
-    "StoreWorker",
-    "TargetColumn",
-    "TargetModels",
-    "TargetStore",
-    "TargetWorker",
-    "known",
-    "store_of",
-]
-
 Progress = Callable[[str, int, int], None]
 MODES = ("dealer", "bfv", "plain")
 LARGEST_NUMBER = 1e100  # beyond it squares overflow

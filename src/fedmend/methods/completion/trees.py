@@ -63,8 +63,6 @@ if TYPE_CHECKING:
     from fedmend.federation.federation import Federation
     from fedmend.federation.site import Site
 
-__all__ = ["TreeFeatures", "TreeModels", "TreeTargets"]
-
 logger = logging.getLogger(__name__)
 
 SPREAD_TREES = 30

@@ -26,18 +26,6 @@ from fedmend.learn.nets import Batch
 from fedmend.split.features import ALIGNED
 from fedmend.split.labels import expected, label_loss
 
-__all__ = [
-    "ALONE",
-    "RIDGES",
-    "Columns",
-    "Ridge",
-    "Scores",
-    "Sum",
-    "likely_shares",
-    "mixed",
-    "models_of",
-]
-
 STEPS = 10
 """A number is cut at its deciles, or between its values where it has few of them."""
 FEW_VALUES = 12

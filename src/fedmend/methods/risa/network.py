@@ -42,22 +42,6 @@ from fedmend.methods.risa import opinions as ev
 from fedmend.split.labels import expected
 from fedmend.split.parts import BOTTOMS
 
-__all__ = [
-    "JOINT",
-    "BottomEnsemble",
-    "EnsembleSpec",
-    "EvidenceTop",
-    "EvidenceTopSpec",
-    "MeanRow",
-    "Objective",
-    "deal",
-    "draw",
-    "embed",
-    "mean_row",
-    "members_mlp",
-    "total_loss",
-]
-
 JOINT = "joint"
 
 # ---------------------------------------------------------------------------------- ensemble

@@ -27,22 +27,6 @@ from torch.nn import functional as F
 
 from fedmend.errors import ConfigError
 
-__all__ = [
-    "RULES",
-    "Opinion",
-    "conflict",
-    "dempster",
-    "discount",
-    "evidence",
-    "fuse",
-    "loss",
-    "opinion",
-    "pool",
-    "probability",
-    "weighed",
-    "yager",
-]
-
 RULES = ("pool", "dempster", "yager")
 
 # exp(±12): far beyond any evidence worth having, and squares of it are still floats.

@@ -32,8 +32,6 @@ from fedmend.split.config import Settings
 from fedmend.split.features import ALIGNED, Features, MixedOrder, Segments, is_known
 from fedmend.split.models import PartialBottom, TopModel, TrainedModel, one_cycle
 
-__all__ = ["EvidenceBottom", "EvidenceTopModel", "Watch", "batch_make_up"]
-
 MAX_PASSES = 4
 """Overlapping rows are shown at most so often in an epoch, however few there are: learnt by heart
 they would be of no use."""

@@ -22,8 +22,6 @@ from fedmend.methods.risa.network import JOINT, Objective
 from fedmend.split.labels import label_loss
 from fedmend.split.scaling import least, validated
 
-__all__ = ["COLUMNS", "Calibration", "Trusted", "fit_pool", "fit_sources", "subsets"]
-
 COLUMNS = " columns"
 """Behind a party's name: the source that its additive evidence is."""
 

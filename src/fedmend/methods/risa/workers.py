@@ -54,8 +54,6 @@ from fedmend.split.partial import SharesBottom, same_shapes
 from fedmend.split.parts import BottomPart, Part, filled, part_of, weights_of
 from fedmend.split.workers import BottomWorker, SplitWorker, TopWorker, row_numbers
 
-__all__ = ["EvidenceBottomWorker", "EvidencePart", "EvidenceTopWorker", "HeadsPart"]
-
 _WITHOUT = "without "
 
 # ---------------------------------------------------------------------------------- what is kept

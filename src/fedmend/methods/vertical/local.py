@@ -20,8 +20,6 @@ from fedmend.split.config import Settings
 from fedmend.split.features import PAD, Features, augmented
 from fedmend.split.models import one_cycle
 
-__all__ = ["LocalTrainer", "RowViews"]
-
 WEAK_CORRUPTION = 0.1
 
 
