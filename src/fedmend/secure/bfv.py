@@ -22,18 +22,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fedmend.errors import CryptoError, DataError
+from fedmend.federation.site import Site
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
 from fedmend.secure.columns import Products, ProductWorker, signed
 from fedmend.secure.seal import BFVParameters, Keys, SealContext, uniform_below_power
-
-if TYPE_CHECKING:
-    from fedmend.federation.site import Site
 
 DEGREE = 8192
 PART = 64  # ciphertexts in one message

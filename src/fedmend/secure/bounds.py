@@ -12,15 +12,11 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from fedmend._json import write_json
 from fedmend.errors import DataError, Refused
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from fedmend.federation.site import Site
+from fedmend.federation.site import Site
 
 MOST_BOUNDS = 3
 BOUNDS_FILE = "bounds.json"

@@ -40,11 +40,13 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from fedmend.errors import CryptoError
 from fedmend.federation import wire
+from fedmend.federation.federation import Federation, WorkerGroup
 from fedmend.federation.kinds import EXCHANGED
+from fedmend.federation.site import Site
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import Exposure, Worker, exposed
 from fedmend.secure.keys import (
@@ -57,10 +59,6 @@ from fedmend.secure.keys import (
     keyring,
     pack,
 )
-
-if TYPE_CHECKING:
-    from fedmend.federation.federation import Federation, WorkerGroup
-    from fedmend.federation.site import Site
 
 logger = logging.getLogger(__name__)
 

@@ -28,23 +28,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from fedmend.data.schema import Column
 from fedmend.errors import AlignmentError, ConfigError, CryptoError, DataError, Refused
+from fedmend.federation.federation import WorkerGroup
 from fedmend.federation.rows import Asked, frequent, varies_in_few
+from fedmend.federation.site import Site
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
 from fedmend.secure.bounds import admit_bound
 from fedmend.secure.channel import SealingWorker
 from fedmend.secure.keys import mask_stream
-
-if TYPE_CHECKING:
-    from fedmend.data.schema import Column
-    from fedmend.federation.federation import WorkerGroup
-    from fedmend.federation.site import Site
 
 Progress = Callable[[str, int, int], None]
 Provider = Callable[..., "IntegerColumns"]

@@ -34,7 +34,7 @@ import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -43,6 +43,7 @@ from fedmend.errors import AlignmentError, ConfigError, CryptoError, DataError
 from fedmend.federation.bound import declare
 from fedmend.federation.federation import Each, Federation, WorkerGroup
 from fedmend.federation.rows import frequent, varies_in_few
+from fedmend.federation.site import Site
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
 from fedmend.secure.channel import introduce
@@ -57,9 +58,6 @@ from fedmend.secure.columns import (
     listed,
 )
 from fedmend.secure.inner_product import PRODUCT_WORKERS, Mode, ProductSession
-
-if TYPE_CHECKING:
-    from fedmend.federation.site import Site
 
 logger = logging.getLogger(__name__)
 

@@ -28,11 +28,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fedmend.errors import ConfigError, CryptoError
+from fedmend.federation.site import Site
 from fedmend.federation.worker import exposed
 from fedmend.secure.columns import Products, ProductWorker, lowest_bits, signed
 from fedmend.secure.exact import (
@@ -44,10 +45,6 @@ from fedmend.secure.exact import (
     wrapping_product,
 )
 from fedmend.secure.keys import KEY_BYTES, MaskBlocks, mask_stream
-
-if TYPE_CHECKING:
-    from fedmend.federation.site import Site
-
 
 SIDES = {"fixed": "changing", "changing": "fixed"}
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,7 @@ from fedmend.errors import ConfigError, DataError
 from fedmend.federation.bound import declare
 from fedmend.federation.federation import Each, Federation
 from fedmend.federation.rows import varies_in_few
+from fedmend.federation.site import Site
 from fedmend.federation.worker import exposed
 from fedmend.secure.columns import (
     Columns,
@@ -33,9 +34,6 @@ from fedmend.secure.columns import (
     listed,
 )
 from fedmend.secure.inner_product import LIMIT_BITS, Mode, ProductSession
-
-if TYPE_CHECKING:
-    from fedmend.federation.site import Site
 
 MAX_BITS = 30
 Missing = Literal["refuse", "mean"]

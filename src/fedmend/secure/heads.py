@@ -9,18 +9,15 @@ ledger of who receives it: it is in that ledger's own chain, and needs no file.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from fedmend.errors import CryptoError, DataError, FedmendError
+from fedmend.federation import Federation
 from fedmend.federation.bound import EVERY_RUN, declare
 from fedmend.federation.federation import Each
 from fedmend.federation.ledger import COORDINATOR, NOTHING, Head, Ledger
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
 from fedmend.secure.channel import SealingWorker, introduce
-
-if TYPE_CHECKING:
-    from fedmend.federation import Federation
 
 logger = logging.getLogger(__name__)
 

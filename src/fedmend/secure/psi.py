@@ -28,13 +28,13 @@ import hmac
 import os
 from collections.abc import Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fedmend.errors import AlignmentError, CryptoError, Refused, TooFewCommon
 from fedmend.federation.bound import EVERY_RUN, declare
-from fedmend.federation.site import Alignment
+from fedmend.federation.site import Alignment, Site
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
 from fedmend.secure import okvs
@@ -42,9 +42,6 @@ from fedmend.secure.channel import SealingWorker
 from fedmend.secure.group import TAG_BYTES, Scalar, hash_to_points, split, tags_of
 from fedmend.secure.identifiers import describe_ids, normalised, type_of_ids
 from fedmend.secure.keys import pack, secret_permutation
-
-if TYPE_CHECKING:
-    from fedmend.federation.site import Site
 
 SHARE_BYTES = 16
 

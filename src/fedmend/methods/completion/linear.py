@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.linalg import cho_solve
@@ -34,6 +34,8 @@ from scipy.special import expit, softmax
 from fedmend._parameters import Rules, at_least, check_values
 from fedmend.data.encode import Encoder
 from fedmend.errors import DataError, NotFitted
+from fedmend.federation.federation import Federation
+from fedmend.federation.site import Site
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
 from fedmend.methods.completion.screening import bins_of, columns_within, held_within
@@ -48,10 +50,6 @@ from fedmend.secure.columns import Columns
 from fedmend.secure.fixed_point import MAX_BITS, encode, fitting_bits, standard_bounds
 from fedmend.secure.inner_product import LIMIT_BITS, ProductSession
 from fedmend.secure.keys import uniform
-
-if TYPE_CHECKING:
-    from fedmend.federation.federation import Federation
-    from fedmend.federation.site import Site
 
 RANK_TOLERANCE = 1e-10
 PAIRS_AT_ONCE = 256  # products of two coordinates in one session

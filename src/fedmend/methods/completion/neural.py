@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,8 +30,10 @@ from torch.nn import functional as F
 from fedmend._parameters import PROPER_SHARE, Rules, at_least, check_values
 from fedmend.data.encode import Encoder
 from fedmend.errors import DataError
+from fedmend.federation.federation import Federation
 from fedmend.federation.policy import MIN_ROWS
 from fedmend.federation.rows import Asked, judges
+from fedmend.federation.site import Site
 from fedmend.federation.worker import exposed
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
 from fedmend.learn.optim import OptimizerSpec
@@ -49,10 +51,6 @@ from fedmend.split.features import Features, batch_sizes
 from fedmend.split.models import BottomModel, TrainedModel
 from fedmend.split.training import PREDICT_ROWS, epoch_seed
 from fedmend.split.workers import row_numbers
-
-if TYPE_CHECKING:
-    from fedmend.federation.federation import Federation
-    from fedmend.federation.site import Site
 
 logger = logging.getLogger(__name__)
 

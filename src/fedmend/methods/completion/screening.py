@@ -15,16 +15,13 @@ at A, by its own columns alone; `linear.AsideModels` makes use of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from fedmend.data.encode import positions
+from fedmend.data.table import Table
 from fedmend.methods.boosting.bins import bin_categories, bin_numbers
-
-if TYPE_CHECKING:
-    from fedmend.data.table import Table
 
 MAX_BEYOND = 0.25  # of a column's range, on average, from where on it is left out
 MIN_BEYOND = 0.01  # from where on its lines end with the aligned rows

@@ -20,27 +20,24 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 
 from fedmend.data.encode import as_numbers, from_numbers
 from fedmend.data.schema import Column
+from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted
+from fedmend.federation.federation import Federation
 from fedmend.federation.rows import Asked
-from fedmend.federation.site import Alignment
+from fedmend.federation.site import Alignment, Site
 from fedmend.federation.worker import exposed
 from fedmend.methods.completion.screening import columns_changed, columns_within, lead_right
 from fedmend.secure.channel import SealingWorker, introduce
 from fedmend.secure.columns import hold_columns
 from fedmend.secure.inner_product import Mode
 from fedmend.split.features import ALIGNED, Segments, check_names, own_rows
-
-if TYPE_CHECKING:
-    from fedmend.data.table import Table
-    from fedmend.federation.federation import Federation
-    from fedmend.federation.site import Site
 
 Progress = Callable[[str, int, int], None]
 MODES = ("dealer", "bfv", "plain")

@@ -24,7 +24,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +39,8 @@ from fedmend._parameters import (
 )
 from fedmend.data.encode import as_numbers, positions
 from fedmend.errors import DataError, NotFitted, Refused
+from fedmend.federation.federation import Federation
+from fedmend.federation.site import Site
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
 from fedmend.methods.boosting.bins import Binned, CutTable, bin_categories, bin_numbers
@@ -58,10 +60,6 @@ from fedmend.methods.completion.targets import (
     TargetModels,
     TargetWorker,
 )
-
-if TYPE_CHECKING:
-    from fedmend.federation.federation import Federation
-    from fedmend.federation.site import Site
 
 logger = logging.getLogger(__name__)
 
