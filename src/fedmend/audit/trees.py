@@ -135,7 +135,7 @@ class ColumnsFromTrees(_TreeAttack):
             np.add.at(counts, (told, real.astype(np.int64)), 1)
             right = (counts.argmax(1)[told] == real).astype(np.float64)
             scores = Scores.beside(
-                bootstrap(_mean, right, rng=rng), counts.sum(0).max() / len(real)
+                bootstrap(np.mean, right, rng=rng), counts.sum(0).max() / len(real)
             )
         else:
             scores = Scores.beside(bootstrap(_rank_correlation, real, told, rng=rng), 0.0)
@@ -221,7 +221,3 @@ def _rank_correlation(truth: np.ndarray, guess: np.ndarray) -> float:
     if np.ptp(truth) == 0 or np.ptp(guess) == 0:
         return 0.0
     return float(np.corrcoef(rankdata(truth), rankdata(guess))[0, 1])
-
-
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean())

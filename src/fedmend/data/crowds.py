@@ -303,9 +303,8 @@ def client_rows(
             order = np.random.default_rng([seed, 6, number]).permutation(len(pool))
             parts = np.array_split(order, n_clients)
         else:
-            parts = dirichlet_clients(
-                codes[pool], n_clients, alpha, seed=_derived(seed, number), style=style
-            )
+            drawn = int(np.random.SeedSequence([seed, 7, number]).generate_state(1)[0])
+            parts = dirichlet_clients(codes[pool], n_clients, alpha, seed=drawn, style=style)
         pools.append([pool[part] for part in parts])
     return [ClientRows(one, other) for one, other in zip(*pools, strict=True)]
 
@@ -335,7 +334,3 @@ def split_clients(
         )
         for name, part in zip(names, parts, strict=True)
     }
-
-
-def _derived(seed: int, number: int) -> int:
-    return int(np.random.SeedSequence([seed, 7, number]).generate_state(1)[0])

@@ -225,7 +225,7 @@ class Generator(Parameters):
         if seed is None:
             seed, self.draws_ = self.seed + 1_000_003 * (self.draws_ + 1), self.draws_ + 1
         if given is None:
-            if n is None or not _is_whole(n, 0):
+            if not isinstance(n, Integral) or isinstance(n, bool) or n < 0:
                 raise ConfigError(f"n must be a whole number from 0, got n={n!r}")
             return self._table(np.arange(n), self._rows(n, None, seed))
         ids, frame = _given_rows(given, n, self.schema_)
@@ -407,10 +407,6 @@ def _read(path: str | Path) -> dict[str, Any]:
             mend="fit the generator again, or install the fedmend that saved it",
         )
     return values
-
-
-def _is_whole(value: Any, least: int) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 # --- cells that come from outside ----------------------------------------------------------

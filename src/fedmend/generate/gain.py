@@ -268,12 +268,15 @@ class Duel:
         shown = hide(rows.known, game.blank, self.generator)
         truth, flags = net.standardised(rows.values), shown.to(rows.values.dtype)
         code, cost = net.code(truth, flags, self.generator, rows.known.to(truth.dtype))
-        start = game.noise * self._draw(truth)
+        start = game.noise * _uniform(truth, self.generator)
         guess = net(truth, flags, torch.cat([rows.side, code], 1), start, game.refine)
         spread = flags[:, net.owner]
         cells = truth * spread + net.made(guess.cells) * (1 - spread)
-        hint = torch.where(self._draw(flags) < game.hint, flags, 0.5)
-        self._train_critic(cells.detach(), hint, flags)
+        hint = torch.where(_uniform(flags, self.generator) < game.hint, flags, 0.5)
+        self.critic_optimizer.zero_grad()
+        told = self.critic(cells.detach(), hint)
+        F.binary_cross_entropy_with_logits(told, flags).backward()
+        self.critic_optimizer.step()
         self.critic.requires_grad_(False)
         caught = (F.softplus(-self.critic(cells, hint)) * (1 - flags)).mean()
         self.critic.requires_grad_(True)
@@ -281,14 +284,6 @@ class Duel:
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-
-    def _train_critic(self, cells: Tensor, hint: Tensor, flags: Tensor) -> None:
-        self.critic_optimizer.zero_grad()
-        F.binary_cross_entropy_with_logits(self.critic(cells, hint), flags).backward()
-        self.critic_optimizer.step()
-
-    def _draw(self, like: Tensor) -> Tensor:
-        return _uniform(like, self.generator)
 
 
 def error(

@@ -117,7 +117,7 @@ def train(
     """
     history = History()
     kept: list[dict[str, torch.Tensor]] = []
-    best, modules = math.inf, list(modules)
+    best, misses, modules = math.inf, 0, list(modules)
     tell = max(1, steps // 200)
     for number, batch in zip(range(steps), rows, strict=False):
         step(number, batch)
@@ -128,24 +128,17 @@ def train(
             continue
         value = float(score())
         history.scores.append((history.steps, value))
+        misses += 1
         if value < best:
-            best, history.best_step = value, history.steps
-            kept = [_state(module) for module in modules]
-        elif patience and _since_best(history) >= patience:
+            best, misses, history.best_step = value, 0, history.steps
+            kept = [copy.deepcopy(module.state_dict()) for module in modules]
+        elif patience and misses >= patience:
             history.stopped_early = True
             logger.info("%s stopped after %d of %d steps", stage, history.steps, steps)
             break
     for module, state in zip(modules, kept, strict=bool(kept)):
         module.load_state_dict(state)
     return history
-
-
-def _since_best(history: History) -> int:
-    return sum(1 for at, _ in history.scores if at > (history.best_step or 0))
-
-
-def _state(module: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: value.detach().clone() for name, value in module.state_dict().items()}
 
 
 # --- progress ------------------------------------------------------------------------------

@@ -299,10 +299,6 @@ def _corrected(run: _Run) -> _Shown:
     }
 
 
-def _heard(choice: Mapping[str, Any], kind: str) -> float:
-    return sum(float(each["weights"][kind]) for each in choice["candidates"])
-
-
 def _choice(run: _Run) -> _Shown:
     choice = run.record.choice
     if not choice:
@@ -315,7 +311,8 @@ def _choice(run: _Run) -> _Shown:
     for each in choice["candidates"]:
         line = [str(each["title"])]
         for kind in kinds:
-            told, total = each["scores"].get(kind), _heard(choice, kind)
+            told = each["scores"].get(kind)
+            total = sum(float(other["weights"][kind]) for other in choice["candidates"])
             line.append(f"{told['score']:.3f}" if told else UNTOLD)
             line.append(f"{each['weights'][kind] / total:.0%}" if total else UNTOLD)
         table.append([*line, f"{each['seconds']:.1f} s", str(each["skipped"])])

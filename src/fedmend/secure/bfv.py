@@ -30,7 +30,7 @@ from fedmend.errors import CryptoError, DataError
 from fedmend.federation.site import Site
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
-from fedmend.secure.columns import Products, ProductWorker, signed
+from fedmend.secure.columns import Products, ProductWorker, Wanted
 from fedmend.secure.seal import BFVParameters, Keys, SealContext, uniform_below_power
 
 DEGREE = 8192
@@ -363,29 +363,17 @@ class BfvProducts(Products):
     _profile: Profile | None = None
     _bits = 0
 
-    def products(
-        self,
-        fixed: dict[str, Any],
-        changing: dict[str, Any],
-        to: str | None,
-        store: str,
-        largest: int,
-        /,
-    ) -> np.ndarray | None:
+    def products(self, wanted: Wanted) -> np.ndarray | None:
         a, b = self.a, self.b
-        packing = self._prepare(fixed, changing, largest)
-        count = len(changing["names"])
+        packing = self._prepare(wanted.fixed, wanted.changing, wanted.largest)
+        count = len(wanted.changing["names"])
         step = max(1, PART // packing.groups)
         for start in range(0, count, step):
             stop = min(count, start + step)
             a.decrypt_part(b.multiply_part(self.fixed, start, stop), self.changing)
             self.progress("multiplying under encryption", stop, count)
         self.workers.finish(count)
-        if to is None:
-            return signed(a.share() + b.share(), self._bits)
-        giver = self.giver(to)
-        self.workers[to].add_up(self.workers[giver].share_for(to), giver, self._bits, store)
-        return None
+        return self.opened(wanted, self._bits)
 
     def _prepare(self, fixed: dict[str, Any], changing: dict[str, Any], largest: int) -> Packing:
         """Keys and the encrypted fixed side: once, or again when the numbers have outgrown them."""

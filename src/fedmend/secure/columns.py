@@ -26,6 +26,7 @@ coordinator, or one of the two parties.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedmend.data.encode import positions
 from fedmend.data.schema import Column
 from fedmend.errors import AlignmentError, ConfigError, CryptoError, DataError, Refused
 from fedmend.federation.federation import WorkerGroup
@@ -42,7 +44,7 @@ from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
 from fedmend.secure.bounds import admit_bound
 from fedmend.secure.channel import SealingWorker
-from fedmend.secure.keys import mask_stream
+from fedmend.secure.keys import KEY_BYTES, mask_stream
 
 Progress = Callable[[str, int, int], None]
 Provider = Callable[..., "IntegerColumns"]
@@ -277,6 +279,21 @@ class ProductWorker(ColumnsWorker):
         self.site.state[store] = products
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """A product to be made: both sides' facts, and who learns it.
+
+    to: the party that alone learns it, under `store`; None for the coordinator. largest: what no
+    product is larger than.
+    """
+
+    fixed: dict[str, Any]
+    changing: dict[str, Any]
+    to: str | None
+    store: str
+    largest: int
+
+
 class Products:
     """The coordinator's half of a protocol: over two workers whose keys have changed hands.
 
@@ -297,21 +314,25 @@ class Products:
         self.key_bits = key_bits
         self.progress = progress or (lambda stage, done, total: None)
 
-    def products(
-        self,
-        fixed: dict[str, Any],
-        changing: dict[str, Any],
-        to: str | None,
-        store: str,
-        largest: int,
-        /,
-    ) -> np.ndarray | None:
-        """Products of columns by their facts; None where `to` has learnt them as its own."""
+    def products(self, wanted: Wanted) -> np.ndarray | None:
+        """The products; None where a party has learnt them as its own."""
         raise NotImplementedError
 
-    def giver(self, to: str) -> str:
-        """Who gives its share to `to`."""
-        return self.changing if to == self.fixed else self.fixed
+    def opened(self, wanted: Wanted, bits: int, own: np.ndarray | None = None) -> np.ndarray | None:
+        """Both parties' shares added up, and the coordinator's `own` part where it has one."""
+        if wanted.to is None:
+            shares = self.a.share() + self.b.share()
+            return signed(shares if own is None else own + shares, bits)
+        giver = self.changing if wanted.to == self.fixed else self.fixed
+        if own is None:
+            sealed, rest = self.workers[giver].share_for(wanted.to), None
+        else:
+            # Who learns the result knows the other's masks: its message needs one of C's.
+            blind = os.urandom(KEY_BYTES)
+            sealed = self.workers[giver].share_for(wanted.to, blind)
+            rest = lowest_bits(own - mask_stream(blind, own.shape), bits)
+        self.workers[wanted.to].add_up(sealed, giver, bits, wanted.store, rest)
+        return None
 
 
 # ---------------------------------------------------------------------------------- values
@@ -319,15 +340,12 @@ class Products:
 
 def category_codes(values: pd.Series, column: Column) -> np.ndarray:
     """Positions in the column's categories (int64); -1 for a missing or never listed value."""
-    categories = list(column.categories or ())
-    position = {value: code for code, value in enumerate(categories)}
-    codes, distinct = pd.factorize(values, use_na_sentinel=True)
-    known = np.array([position.get(_plain(value), -1) for value in distinct] + [-1], dtype=np.int64)
-    return known[codes]
+    return np.maximum(positions(values, column.categories or ()), -1)
 
 
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+def stacked(rows: list[np.ndarray], count: int) -> np.ndarray:
+    """Columns as rows [columns, count], int64 where there are none."""
+    return np.stack(rows) if rows else np.zeros((0, count), dtype=np.int64)
 
 
 def listed(names: Sequence[str] | None) -> list[str] | None:
@@ -368,7 +386,8 @@ def integer_columns(
                 f"column {name!r} says something of fewer than {worker.site.rows.least} rows",
                 f"name other columns, or lower min_rows in the policy of {worker.site.name!r}",
             )
-    return _stacked(rows, chosen, len(worker.alignment.aligned), int(bound))
+    count, bound = len(worker.alignment.aligned), int(bound)
+    return IntegerColumns(stacked(rows, count), tuple(chosen), bound, count * bound * bound)
 
 
 @column_provider("indicators")
@@ -391,7 +410,8 @@ def indicator_columns(worker: ColumnsWorker, names: Sequence[str] | None = None)
         for code in frequent(codes, len(schema[name].categories or ()), worker.site.rows.least):
             rows.append((codes == code).astype(np.int64))
             labels.append(f"{name}#{code}")
-    return _stacked(rows, labels, len(worker.alignment.aligned), 1)
+    count = len(worker.alignment.aligned)
+    return IntegerColumns(stacked(rows, count), tuple(labels), 1, count)
 
 
 @column_provider("state")
@@ -427,10 +447,3 @@ def hold_columns(
         most if square_sum is None else min(most, int(square_sum)),
         abs_sum,
     )
-
-
-def _stacked(
-    rows: list[np.ndarray], names: Sequence[str], count: int, bound: int
-) -> IntegerColumns:
-    values = np.stack(rows) if rows else np.zeros((0, count), dtype=np.int64)
-    return IntegerColumns(values, tuple(names), bound, count * bound * bound)

@@ -56,6 +56,7 @@ from fedmend.secure.columns import (
     column_provider,
     hold_columns,
     listed,
+    stacked,
 )
 from fedmend.secure.inner_product import PRODUCT_WORKERS, Mode, ProductSession
 
@@ -163,7 +164,7 @@ def centred_rank_columns(
             mend = "fill them, name other columns, or use rank_correlation, which handles them"
             raise worker.wrong(column.owner, "has missing cells", mend)
     rows = len(worker.alignment.aligned)
-    values = _stack([centred_ranks(column.values) for column in columns], rows)
+    values = stacked([centred_ranks(column.values) for column in columns], rows)
     return IntegerColumns(values, tuple(each.name for each in columns), *rank_bounds(rows).values())
 
 
@@ -215,7 +216,7 @@ class RankWorker(ColumnsWorker):
         self._leave("ranks", ranks)
         if gaps:
             gappy = [each.present.astype(np.int64) for each in self._columns if not each.whole]
-            masks = _stack(gappy, ranks.shape[1])
+            masks = stacked(gappy, ranks.shape[1])
             self._leave("masks", masks)
             self._leave("moments", np.concatenate([ranks, ranks * ranks]))
             self._leave("moments+masks", np.concatenate([ranks, ranks * ranks, masks]))
@@ -260,7 +261,7 @@ class RankWorker(ColumnsWorker):
 
     def _ranks(self, columns: Sequence[Rankable], within: np.ndarray) -> np.ndarray:
         rows = [centred_ranks(each.values, each.present & within) for each in columns]
-        return _stack(rows, len(within))
+        return stacked(rows, len(within))
 
     def _leave(self, key: str, values: np.ndarray) -> None:
         """With bounds that follow from the number of rows alone."""
@@ -276,10 +277,6 @@ class RankWorker(ColumnsWorker):
 def _square_sums(ranks: np.ndarray) -> list[int]:
     # n (n² - 1) / 3 fits int64 up to n = 3 million, beyond which products are refused anyway.
     return [int(row @ row) for row in ranks]
-
-
-def _stack(rows: list[np.ndarray], count: int) -> np.ndarray:
-    return np.stack(rows) if rows else np.zeros((0, count), dtype=np.int64)
 
 
 # ---------------------------------------------------------------------------------- coordinator

@@ -26,7 +26,6 @@ shows A and B masked values of each other; so this form is used instead.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,7 +34,7 @@ import numpy as np
 from fedmend.errors import ConfigError, CryptoError
 from fedmend.federation.site import Site
 from fedmend.federation.worker import exposed
-from fedmend.secure.columns import Products, ProductWorker, lowest_bits, signed
+from fedmend.secure.columns import Products, ProductWorker, Wanted
 from fedmend.secure.exact import (
     BLOCK_ROWS,
     LEAST_BITS,
@@ -44,7 +43,7 @@ from fedmend.secure.exact import (
     blocks,
     wrapping_product,
 )
-from fedmend.secure.keys import KEY_BYTES, MaskBlocks, mask_stream
+from fedmend.secure.keys import MaskBlocks, mask_stream
 
 SIDES = {"fixed": "changing", "changing": "fixed"}
 
@@ -127,16 +126,8 @@ class DealerProducts(Products):
     _fixed_number = 0
     _masked_fixed: Blocked | None = None
 
-    def products(
-        self,
-        fixed: dict[str, Any],
-        changing: dict[str, Any],
-        to: str | None,
-        store: str,
-        largest: int,
-        /,
-    ) -> np.ndarray | None:
-        a, b = self.a, self.b
+    def products(self, wanted: Wanted) -> np.ndarray | None:
+        a, b, fixed, changing = self.a, self.b, wanted.fixed, wanted.changing
         if self._masked_fixed is None:
             self._fixed_number = self._next()
             words = a.mask(self.changing, self._fixed_number)
@@ -144,19 +135,11 @@ class DealerProducts(Products):
         number = self._next()
         masked = _received(b.mask(self.fixed, number), changing, self.changing)
         # Masks are uniform in 64 bits; where the products need fewer, only those are multiplied.
-        bits = max(largest.bit_length() + 1, LEAST_BITS)
+        bits = max(wanted.largest.bit_length() + 1, LEAST_BITS)
         bits = bits if bits <= SHORT_BITS else 64
         a.multiply_fixed(self.changing, number, len(changing["names"]), bits)
         b.multiply_changing(self.fixed, number, self._fixed_number, len(fixed["names"]), bits)
-        own = wrapping_product(self._masked_fixed, masked, bits)
-        if to is None:
-            return signed(own + a.share() + b.share(), bits)
-        # The party that learns the result knows the other's masks: its message needs one of C's.
-        giver, blind = self.giver(to), os.urandom(KEY_BYTES)
-        sealed = self.workers[giver].share_for(to, blind)
-        rest = lowest_bits(own - mask_stream(blind, own.shape), bits)
-        self.workers[to].add_up(sealed, giver, bits, store, rest)
-        return None
+        return self.opened(wanted, bits, wrapping_product(self._masked_fixed, masked, bits))
 
     def _next(self) -> int:
         self._number += 1

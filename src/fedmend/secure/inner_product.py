@@ -36,6 +36,7 @@ from fedmend.secure.columns import (
     Products,
     ProductWorker,
     Progress,
+    Wanted,
     largest_product,
 )
 from fedmend.secure.dealer import SIDES, DealerProducts, DealerWorker
@@ -68,7 +69,7 @@ class PlainProducts(Products):
 
     _values: np.ndarray | None = None
 
-    def products(self, *_: Any) -> np.ndarray:
+    def products(self, wanted: Wanted) -> np.ndarray:
         if self._values is None:
             self._values = self.a.values()
         return wrapping_product(self._values, self.b.values()).view(np.int64)
@@ -161,8 +162,8 @@ class ProductSession:
         shape = (len(self.fixed_facts["names"]), len(self.changing_facts["names"]))
         values: np.ndarray | None = np.zeros(shape, dtype=np.int64)
         if 0 not in shape:
-            facts = self.fixed_facts, self.changing_facts
-            values = self.protocol.products(*facts, to, store, largest)
+            wanted = Wanted(self.fixed_facts, self.changing_facts, to, store, largest)
+            values = self.protocol.products(wanted)
         if to is None or values is None:
             return values
         self._workers[to].learn(values, store)

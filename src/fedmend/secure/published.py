@@ -19,7 +19,6 @@ import math
 import secrets
 import time
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ import numpy as np
 from fedmend.errors import ConfigError, CryptoError, FedmendWarning, MissingExtra
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
-from fedmend.secure.columns import Products, ProductWorker
+from fedmend.secure.columns import Products, ProductWorker, Wanted
 
 LEAST_KEY_BITS = 1024
 LONG_SECONDS = 60.0
@@ -135,17 +134,16 @@ class PublishedProducts(Products):
         super().__init__(*args, **options)
         self.key = Paillier.generate(self.key_bits)
 
-    def products(
-        self, fixed: Mapping[str, Any], changing: Mapping[str, Any], *_: Any
-    ) -> np.ndarray:
+    def products(self, wanted: Wanted) -> np.ndarray:
         own, others = self.a.square_sums(), self.b.square_sums()
-        self._tell_cost(fixed["rows"], len(own), len(others))
+        rows = wanted.fixed["rows"]
+        self._tell_cost(rows, len(own), len(others))
         values = np.empty((len(own), len(others)), dtype=np.int64)
         for i in range(len(own)):
             sealed = self.a.encrypt_column(self.key.modulus, self.changing, i)
             columns = self.b.differences(self.key.modulus, sealed, self.fixed)
             for j, data in enumerate(columns):
-                cells = self.key.from_bytes(data, fixed["rows"])
+                cells = self.key.from_bytes(data, rows)
                 squared_differences = sum(self.key.decrypt(cell) ** 2 for cell in cells)
                 values[i, j] = (own[i] + others[j] - squared_differences) // 2
                 self.progress("differences under Paillier", i * len(others) + j + 1, values.size)

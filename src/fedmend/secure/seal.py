@@ -253,7 +253,10 @@ class SealContext:
         return key
 
     def _frame(self, sort: str, payload: bytes) -> bytes:
-        return _framed(sort, self.parameters.fingerprint, payload)
+        """A saved object with what it is in front."""
+        mark, code = self.parameters.fingerprint, _SORTS[sort]
+        digest = _digest(code, mark, payload)
+        return _FRAME.pack(FRAME_MAGIC, FRAME_VERSION, code, mark, digest) + payload
 
     def _unframe(self, sort: str, data: bytes, polynomials: int) -> bytes:
         return _unframed(sort, self.parameters.fingerprint, data, 8 * self.degree * polynomials)
@@ -272,12 +275,6 @@ class SealContext:
 
 
 # ---------------------------------------------------------------------------------- bytes
-
-
-def _framed(sort: str, fingerprint: bytes, payload: bytes) -> bytes:
-    """A saved object with what it is in front; `fingerprint` is that of the parameters."""
-    digest = _digest(_SORTS[sort], fingerprint, payload)
-    return _FRAME.pack(FRAME_MAGIC, FRAME_VERSION, _SORTS[sort], fingerprint, digest) + payload
 
 
 def _unframed(sort: str, fingerprint: bytes, data: bytes, raw_size: int) -> bytes:

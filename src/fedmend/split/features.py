@@ -63,10 +63,6 @@ def kind_of(segment: object, owner: str) -> str:
     return owner if name == ALL else name
 
 
-def _is_aligned(segment: object) -> bool:
-    return str(segment).partition("@")[0] == ALIGNED
-
-
 def check_names(parties: Iterable[str], taken: Sequence[str] = (ALIGNED, ALL)) -> None:
     """Refuse parties whose names say which rows are meant (or `taken` by something else)."""
     wrong = [name for name in parties if name in taken]
@@ -102,12 +98,10 @@ def own_rows(
     for name, count in segments:
         if name == ALL:
             pieces.append(np.arange(n_rows))
-        elif _is_aligned(name) and is_known(name, party) and alignment is not None:
-            pieces.append(alignment.aligned)
-        elif name == party and alignment is not None:
-            pieces.append(alignment.unaligned)
-        else:
+        elif alignment is None or not is_known(name, party):
             pieces.append(np.full(int(str(count)), -1))
+        else:
+            pieces.append(alignment.unaligned if name == party else alignment.aligned)
     return np.concatenate(pieces).astype(np.int64) if pieces else np.zeros(0, np.int64)
 
 

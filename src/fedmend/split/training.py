@@ -385,10 +385,6 @@ def restarted(config: SplitConfig, number: int) -> SplitConfig:
     )
 
 
-def _as_loss(metric: str, value: float) -> float:
-    return value if metric in LOWER_IS_BETTER else -value
-
-
 def collapse_in_words(collapsed: Sequence[bool]) -> list[str]:
     """What people should know of trainings one after the other, as far as they collapsed."""
     if not any(collapsed):
@@ -596,8 +592,8 @@ class SplitNetwork(Judged):
                 session.learn_imputation()
                 if judged:
                     session.calibrate()
-        loss = _as_loss(self._metric(), self._best) if judged else math.nan
-        lost = math.inf if session.diverged or math.isnan(loss) else loss
+        loss = self._best if self._metric() in LOWER_IS_BETTER else -self._best
+        lost = loss if judged and not session.diverged and not math.isnan(loss) else math.inf
         return _Tried(self.config, self.history, self.best_epoch, lost, judged, collapsed)
 
     def session(self, segments: Segments, rows: np.ndarray | None = None) -> Any:
