@@ -70,6 +70,8 @@ from fedmend.split.parts import (
 )
 from fedmend.split.scaling import ENOUGH, Scaling
 
+JUDGED = ("metrics", "uncertainty_report")
+"""What is told of labels about rows at hand."""
 MOST_JUDGES = 0.3
 """The largest share of rows that is held out because fewer would be too few to judge by."""
 TEMPERATURES = tuple(np.geomspace(0.5, 8.0, 13).tolist())
@@ -246,6 +248,69 @@ class SplitWorker(_Trained, ExchangeWorker):
         return self.site.own_seed(seed ^ zlib.crc32(self.site.name.encode()), "dropout")
 
 
+class JudgingWorker(SplitWorker):
+    """The label party: what it tells of outputs, and how good they are by its labels.
+
+    `_rows_used`: places of the rows at hand in its table, -1 where it does not know one.
+    """
+
+    _take_outputs: Callable[[], np.ndarray]
+
+    def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
+        super().__init__(site, scope, model=model)
+        self._rows_used: np.ndarray = np.zeros(0, np.int64)
+
+    def _labels(self) -> LabelEncoder:
+        """How the model knows the label."""
+        raise NotImplementedError
+
+    @exposed(kind="statistic")
+    def uncertainty_report(self) -> dict[str, Any]:
+        """What the uncertainty of the outputs is worth, against the labels there are."""
+        targets, outputs = self._targets(), self._take_outputs()
+        known = targets >= 0
+        undecided = metrics.expected_error(outputs[known])
+        return describe(outputs[known], undecided, targets[known], noise=self._noise)
+
+    def about_rows(self, method: str) -> str:
+        return "labels"
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
+        if method in JUDGED:
+            return [self._labelled_of(kwargs.get("rows"))]
+        return super().rows_asked(method, kwargs)
+
+    def _labelled_of(self, numbers: np.ndarray | None) -> np.ndarray:
+        """The places in the table of those of the numbered rows that have a label."""
+        targets, rows = self._targets(), self._rows_used
+        if numbers is not None:
+            targets, rows = targets[numbers], rows[numbers]
+        return rows[has_label(targets)]
+
+    def _targets(self) -> np.ndarray:
+        """The encoded labels of the rows at hand; unknown ones are -1, or not a number."""
+        targets = self._encoded()[self._rows_used]
+        targets[self._rows_used < 0] = np.nan if targets.dtype.kind == "f" else -1
+        return targets
+
+    def _encoded(self) -> np.ndarray:
+        """The labels of the table, as the model knows them."""
+        labels = self._labels()
+        column = self.table.frame[self._label_column(labels)]
+        return labels.transform(column, party=self.site.name)
+
+    def _let_out_in_order(
+        self, used: np.ndarray, outputs: np.ndarray, table_order: bool, *, foreign: bool = False
+    ) -> np.ndarray:
+        """Count predictions that leave, in the common order or in that of this party's table."""
+        self._let_out(used, outputs, foreign=foreign)
+        if not table_order:
+            return outputs
+        ordered = np.empty_like(outputs)
+        ordered[self._rows_used] = outputs
+        return ordered
+
+
 class BottomWorker(SplitWorker):
     """A feature party without labels."""
 
@@ -420,12 +485,7 @@ class TopHolder(_Trained):
         predicted: P(reported | class) under randomised response, where reports are predicted;
         noise: the same, where metrics by the classes themselves are to be estimated.
         """
-        outputs, labels, known = self._take_outputs(), self._part_top().labels, has_label(targets)
-        if labels.task == "regression":
-            return metrics.regression(labels.inverse(targets[known]), outputs[known])
-        found = outputs[known]
-        found = found if predicted is None else found @ predicted
-        return metrics.classification(targets[known], found, noise)
+        return scored(self._part_top().labels, targets, self._take_outputs(), predicted, noise)
 
     @exposed(kind="weights")
     def give_top(self) -> dict[str, Any]:
@@ -433,7 +493,7 @@ class TopHolder(_Trained):
         return self._part_top().to_wire()
 
 
-class TopWorker(SplitWorker, TopHolder):
+class TopWorker(JudgingWorker, TopHolder):
     """The label party: its labels, the top, and its own bottom when it has features."""
 
     model_type: ClassVar[type[TopModel]] = TopModel
@@ -441,7 +501,6 @@ class TopWorker(SplitWorker, TopHolder):
 
     def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
         super().__init__(site, scope, model=model)
-        self._rows_used = np.zeros(0, np.int64)
         self._trains = False
         self._asked: list[np.ndarray] = []
 
@@ -491,7 +550,7 @@ class TopWorker(SplitWorker, TopHolder):
         self._spans = spans(segments)
         self._use(self._new_model(segments, Settings.from_dict(config["settings"]), train))
         self._trains = train
-        self._take_asked()
+        self._asked = []
         if train:
             self.trained.set_targets(self._targets())
             likelihoods = self._likelihoods()
@@ -600,8 +659,7 @@ class TopWorker(SplitWorker, TopHolder):
     def learn_scaling(self, rows: np.ndarray, kind: str) -> None:
         """Learn from the collected outputs of held-out rows, as rows of this kind, how far outputs
         can be taken at their word. Nothing of it is told."""
-        self._take_asked()
-        collected, self._outputs = self._outputs, []
+        collected, self._outputs, self._asked = self._outputs, [], []
         if len(rows) < ENOUGH or (kind == self.site.name and self._part().alone is not None):
             return
         likely = self._label_likelihood()
@@ -614,10 +672,9 @@ class TopWorker(SplitWorker, TopHolder):
             torch.from_numpy(np.concatenate(collected)), known
         )
 
-    def _take_asked(self) -> list[np.ndarray]:
-        """The rows whose outputs are collected, chunk by chunk."""
-        asked, self._asked = self._asked, []
-        return asked
+    def _take_outputs(self) -> np.ndarray:
+        self._asked = []
+        return TopHolder._take_outputs(self)
 
     @exposed(kind="statistic")
     def metrics(self, rows: np.ndarray | None = None) -> dict[str, float]:
@@ -628,7 +685,6 @@ class TopWorker(SplitWorker, TopHolder):
         of a row where that is known: what a network knows beside how sure it is, which is put right
         afterwards (Berta et al., "Rethinking Early Stopping: Refine, Then Calibrate", 2025).
         """
-        self._take_asked()
         targets = self._targets()
         targets = targets if rows is None else targets[rows]
         if not self._trains:
@@ -655,8 +711,7 @@ class TopWorker(SplitWorker, TopHolder):
         """Whether the mean of the training rows (the shares of their classes) does better on
         held-out rows than the collected outputs, beyond the error of the mean, or no worse where
         these do not rank rows either. Told is yes or no."""
-        self._take_asked()
-        outputs, self._outputs = np.concatenate(self._outputs), []
+        outputs, self._outputs, self._asked = np.concatenate(self._outputs), [], []
         return self._collapsed(outputs, rows, train)
 
     def _collapsed(self, outputs: np.ndarray, rows: np.ndarray, train: np.ndarray) -> bool:
@@ -670,59 +725,28 @@ class TopWorker(SplitWorker, TopHolder):
             return not worse < error
         return worse > error or not metrics.auc(self._targets()[rows], outputs) > 0.5
 
-    @exposed(kind="statistic")
-    def uncertainty_report(self) -> dict[str, Any]:
-        """What the uncertainty of the collected outputs is worth, by the labels there are."""
-        self._take_asked()
-        targets, outputs = self._targets(), self._take_outputs()
-        known = targets >= 0
-        undecided = metrics.expected_error(outputs[known])
-        return describe(outputs[known], undecided, targets[known], noise=self._noise)
-
     @exposed(kind="prediction")
     def predictions(self, table_order: bool = False) -> np.ndarray:
         """What was predicted, in the common order or in the order of this party's table."""
-        asked = np.concatenate([np.zeros(0, np.int64), *self._take_asked()])
-        outputs = self._take_outputs()
-        self._let_out(self._rows_used[asked], outputs, foreign=self._part_top().foreign)
-        if not table_order:
-            return outputs
-        ordered = np.empty_like(outputs)
-        ordered[self._rows_used] = outputs
-        return ordered
+        asked = self._rows_used[np.concatenate([np.zeros(0, np.int64), *self._asked])]
+        foreign = self._part_top().foreign
+        return self._let_out_in_order(asked, self._take_outputs(), table_order, foreign=foreign)
 
     @exposed(kind="control")
     def leave_outputs(self, name: str) -> None:
         """Keep the collected outputs at this party, for a model that several have a say in."""
-        self._take_asked()
-        classes = self._part_top().labels.classes_
+        classes = self._labels().classes_
         leave_outputs(self.site, name, self._rows_used, self._take_outputs(), classes)
-
-    def about_rows(self, method: str) -> str:
-        return "labels"
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         if method == "loss":
             return [self._rows_used[self.trained.loss_rows()]]
-        if method in ("metrics", "uncertainty_report"):
-            return [self._labelled_of(kwargs.get("rows"))]
         if method == "collapsed":
             return [self._labelled_of(kwargs[each]) for each in ("rows", "train")]
         return super().rows_asked(method, kwargs)
 
-    def _labelled_of(self, numbers: np.ndarray | None) -> np.ndarray:
-        """The places in the table of those of the numbered rows that have a label."""
-        targets, rows = self._targets(), self._rows_used
-        if numbers is not None:
-            targets, rows = targets[numbers], rows[numbers]
-        return rows[has_label(targets)]
-
-    def _targets(self) -> np.ndarray:
-        labels = self._part_top().labels
-        encoded = labels.transform(self.table.frame[self._label()], party=self.site.name)
-        targets = encoded[self._rows_used]
-        targets[self._rows_used < 0] = np.nan if targets.dtype.kind == "f" else -1
-        return targets
+    def _labels(self) -> LabelEncoder:
+        return self._part_top().labels
 
     def _likelihoods(self) -> np.ndarray | None:
         """How likely what is said of each row is under each class, where labels are corrected."""
@@ -761,6 +785,21 @@ def own_outputs(
         if value in known:
             ordered[:, number] = found[:, known.index(value)]
     return ordered
+
+
+def scored(
+    labels: LabelEncoder,
+    targets: np.ndarray,
+    outputs: np.ndarray,
+    predicted: np.ndarray | None = None,
+    noise: np.ndarray | None = None,
+) -> dict[str, float]:
+    """Metrics of outputs against encoded targets; as `TopHolder._scores`."""
+    known = has_label(targets)
+    if labels.task == "regression":
+        return metrics.regression(labels.inverse(targets[known]), outputs[known])
+    found = outputs[known] if predicted is None else outputs[known] @ predicted
+    return metrics.classification(targets[known], found, noise)
 
 
 def has_label(targets: np.ndarray) -> np.ndarray:
