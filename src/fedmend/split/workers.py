@@ -79,17 +79,13 @@ LOOKED_AT = 2000
 """Images from which a bottom learns what images look like."""
 
 
-class _Trained:
-    """What is in training, wherever it is: best weights and checkpoints of its model.
+class Trains:
+    """What is in training, wherever it is, and its best weights.
 
     trained: the model in training, None before rows are attached.
     """
 
     trained: Any = None
-    party: str | None = None
-
-    def _folder(self, path: str) -> Path:
-        raise NotImplementedError
 
     @exposed(kind="control")
     def keep_best(self) -> None:
@@ -98,6 +94,15 @@ class _Trained:
     @exposed(kind="control")
     def restore_best(self) -> None:
         self.trained.restore_best()
+
+
+class _Checkpointed(Trains):
+    """The same with checkpoints."""
+
+    party: str | None = None
+
+    def _folder(self, path: str) -> Path:
+        raise NotImplementedError
 
     @exposed(kind="control")
     def save_checkpoint(self, path: str, epoch: int) -> None:
@@ -118,7 +123,7 @@ class _Trained:
         return self._folder(path) / f"epoch-{epoch}.fmw"
 
 
-class SplitWorker(_Trained, ExchangeWorker):
+class SplitWorker(_Checkpointed, ExchangeWorker):
     """What the workers of bottoms and tops have in common: rows, labels, their part of a model."""
 
     parallel_inside = True
@@ -177,15 +182,7 @@ class SplitWorker(_Trained, ExchangeWorker):
             missing_indicator=config.missing_indicator, dtype=config.settings.dtype_name
         )
         encoder.fit(self.table)
-        spec = BottomSpec(
-            numeric=len(encoder.numeric_names),
-            cardinalities=tuple(encoder.cardinalities),
-            block_shapes=tuple(encoder.block_shapes.values()),
-            hidden=config.bottom,
-            out=config.embedding,
-            dropout=config.dropout,
-            conv=config.conv,
-        )
+        spec = bottom_spec(encoder, config.bottom, config.embedding, config.dropout, config.conv)
         weights = self.site.torch_generator(f"bottom {config.seed}", "cpu")
         bottom: Any = initialise(Bottom(spec), weights)
         if bottom.learns_from_images:
@@ -311,7 +308,39 @@ class JudgingWorker(SplitWorker):
         return ordered
 
 
-class BottomWorker(SplitWorker):
+class BottomSteps(Trains):
+    """The steps of a bottom model: embeddings out, their gradients in."""
+
+    trained: BottomModel
+    device: torch.device
+
+    def _dropout_seed(self, seed: int) -> int:
+        raise NotImplementedError
+
+    @exposed(kind="embedding", takes={"gradient": "gradient"})
+    def step(self, gradient: Tensor | None = None, epoch: int | None = None) -> Tensor:
+        """Learn from the last batch's gradient; hand out the next batch's embedding."""
+        if gradient is not None:
+            self._learn(gradient)
+        if epoch is not None:
+            self.trained.start_epoch(epoch, self._dropout_seed(epoch))
+        return self.trained.forward()
+
+    @exposed(kind="control", takes={"gradient": "gradient"})
+    def finish(self, gradient: Tensor) -> None:
+        """Learn from the last gradient, with no embedding to follow."""
+        self._learn(gradient)
+
+    def _learn(self, gradient: Tensor) -> None:
+        self.trained.backward(gradient)
+
+    @exposed(kind="embedding")
+    def embed(self, rows: np.ndarray) -> Tensor:
+        """Embeddings of the rows of these numbers, without training."""
+        return self.trained.embed(row_numbers(rows, self.device))
+
+
+class BottomWorker(SplitWorker, BottomSteps):
     """A feature party without labels."""
 
     trained: BottomModel
@@ -342,28 +371,6 @@ class BottomWorker(SplitWorker):
     def set_order(self, rows: np.ndarray) -> int:
         return self.trained.set_order(rows)
 
-    @exposed(kind="embedding", takes={"gradient": "gradient"})
-    def step(self, gradient: Tensor | None = None, epoch: int | None = None) -> Tensor:
-        """Learn from the last batch's gradient; hand out the next batch's embedding."""
-        if gradient is not None:
-            self._learn(gradient)
-        if epoch is not None:
-            self.trained.start_epoch(epoch, self._dropout_seed(epoch))
-        return self.trained.forward()
-
-    @exposed(kind="control", takes={"gradient": "gradient"})
-    def finish(self, gradient: Tensor) -> None:
-        """Learn from the last gradient, with no embedding to follow."""
-        self._learn(gradient)
-
-    def _learn(self, gradient: Tensor) -> None:
-        self.trained.backward(gradient)
-
-    @exposed(kind="embedding")
-    def embed(self, rows: np.ndarray) -> Tensor:
-        """Embeddings of the rows of these numbers, without training."""
-        return self.trained.embed(row_numbers(rows, self.device))
-
     @exposed(kind="control", takes={"part": "weights"})
     def take_top(self, part: dict[str, Any]) -> None:
         """A copy of the top, with which this party can predict alone."""
@@ -381,7 +388,7 @@ class BottomWorker(SplitWorker):
             return part.module(row)[0].to(settings.dtype)
 
 
-class TopHolder(_Trained):
+class TopHolder(_Checkpointed):
     """A top in use, at the label party or at the coordinator: it trains, and collects outputs."""
 
     device: torch.device
@@ -785,6 +792,21 @@ def own_outputs(
         if value in known:
             ordered[:, number] = found[:, known.index(value)]
     return ordered
+
+
+def bottom_spec(
+    encoder: Encoder, hidden: tuple[int, ...], out: int, dropout: float, conv: str = "cnn"
+) -> BottomSpec:
+    """Of a bottom for what an encoder gives."""
+    return BottomSpec(
+        numeric=len(encoder.numeric_names),
+        cardinalities=tuple(encoder.cardinalities),
+        block_shapes=tuple(encoder.block_shapes.values()),
+        hidden=hidden,
+        out=out,
+        dropout=dropout,
+        conv=conv,
+    )
 
 
 def scored(

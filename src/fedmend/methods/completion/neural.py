@@ -35,7 +35,7 @@ from fedmend.federation.policy import MIN_ROWS
 from fedmend.federation.rows import Asked, judges
 from fedmend.federation.site import Site
 from fedmend.federation.worker import exposed
-from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
+from fedmend.learn.nets import Bottom, Top, TopSpec, initialise
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.methods.completion.targets import (
     FitReport,
@@ -50,7 +50,7 @@ from fedmend.split.config import Settings, resolve_device
 from fedmend.split.features import Features, batch_sizes
 from fedmend.split.models import BottomModel, TrainedModel
 from fedmend.split.training import PREDICT_ROWS, epoch_seed
-from fedmend.split.workers import row_numbers
+from fedmend.split.workers import BottomSteps, Trains, bottom_spec, row_numbers
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +61,8 @@ RULES: Rules = {
 }
 
 
-class NeuralFeatures(ExchangeWorker, TargetWorker):
+class NeuralFeatures(BottomSteps, ExchangeWorker, TargetWorker):
     """A's side: its columns and the bottom model."""
-
-    trained: BottomModel
 
     def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
         super().__init__(site, scope, **params)
@@ -77,45 +75,15 @@ class NeuralFeatures(ExchangeWorker, TargetWorker):
     def create(self, net: dict[str, Any], settings: dict[str, Any], order: np.ndarray) -> None:
         """A fresh bottom, and the rows it is trained on."""
         encoder, how = self._encoder, Settings.from_dict(settings)
-        spec = BottomSpec(
-            numeric=len(encoder.numeric_names),
-            cardinalities=tuple(encoder.cardinalities),
-            block_shapes=tuple(encoder.block_shapes.values()),
-            hidden=tuple(net["bottom"]),
-            out=int(net["embedding"]),
-            dropout=float(net["dropout"]),
-        )
+        hidden, out = tuple(net["bottom"]), int(net["embedding"])
+        spec = bottom_spec(encoder, hidden, out, float(net["dropout"]))
         weights = self.site.torch_generator(f"bottom {net['seed']}", "cpu")
         features = Features(self._encoded, np.arange(len(self.rows)), self.device, how.dtype)
         self.trained = BottomModel(initialise(Bottom(spec), weights), features, how, self.device)
         self.trained.set_order(order)
 
-    @exposed(kind="embedding", takes={"gradient": "gradient"})
-    def step(self, gradient: Tensor | None = None, epoch: int | None = None) -> Tensor:
-        """Learn from the last batch's gradient; hand out the next batch's embedding."""
-        if gradient is not None:
-            self.trained.backward(gradient)
-        if epoch is not None:
-            self.trained.start_epoch(epoch, self.site.own_seed(epoch ^ 1, "dropout"))
-        return self.trained.forward()
-
-    @exposed(kind="control", takes={"gradient": "gradient"})
-    def finish(self, gradient: Tensor) -> None:
-        """Learn from the last gradient, with no embedding to follow."""
-        self.trained.backward(gradient)
-
-    @exposed(kind="embedding")
-    def embed(self, rows: np.ndarray) -> Tensor:
-        """Embeddings of the rows of these numbers, without training."""
-        return self.trained.embed(row_numbers(rows, self.device))
-
-    @exposed(kind="control")
-    def keep_best(self) -> None:
-        self.trained.keep_best()
-
-    @exposed(kind="control")
-    def restore_best(self) -> None:
-        self.trained.restore_best()
+    def _dropout_seed(self, seed: int) -> int:
+        return self.site.own_seed(seed ^ 1, "dropout")
 
 
 class _Heads(TrainedModel):
@@ -169,13 +137,14 @@ class _Heads(TrainedModel):
         return self.settings.for_wire(leaf.grad)
 
 
-class NeuralTargets(ExchangeWorker, StoreWorker):
+class NeuralTargets(Trains, ExchangeWorker, StoreWorker):
     """B's side: targets, heads, and what they predict."""
+
+    trained: _Heads
 
     def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
         super().__init__(site, scope, **params)
         self.device = resolve_device(site.device)
-        self.heads: _Heads
         self._validation = np.zeros(0, np.int64)
         self._deviations: dict[str, float] = {}
         self._now: dict[str, float] = {}
@@ -190,31 +159,31 @@ class NeuralTargets(ExchangeWorker, StoreWorker):
             raise DataError("no target is left to learn", party=self.site.name, mend="name others")
         weights = self.site.torch_generator(f"heads {net['seed']}", "cpu")
         how = Settings.from_dict(settings)
-        self.heads = _Heads(targets, net, how, self.device, weights)
+        self.trained = _Heads(targets, net, how, self.device, weights)
         self._validation, self._now, self._deviations = held, {}, {}
-        return self.heads.set_order(order)
+        return self.trained.set_order(order)
 
     @exposed(kind="control")
     def start_epoch(self, epoch: int) -> None:
-        self.heads.start_epoch(epoch, self.site.own_seed(epoch ^ 2, "dropout"))
+        self.trained.start_epoch(epoch, self.site.own_seed(epoch ^ 2, "dropout"))
 
     @exposed(kind="gradient", takes={"embedding": "embedding"})
     def step(self, embedding: Tensor) -> Tensor:
-        return self.heads.step(embedding)
+        return self.trained.step(embedding)
 
     @exposed(kind="statistic", takes={"embedding": "embedding"})
     def validate(self, embedding: Tensor) -> float:
         """The loss on the rows held out; keeps how far off each numeric target is there."""
         numbers = row_numbers(self._validation, self.device)
         with torch.no_grad():
-            self.heads.module.eval()
-            ready = embedding.to(self.device, self.heads.settings.dtype)
-            for name, outputs in self.heads.outputs(ready).items():
-                labels = self.heads.targets[name].index_select(0, numbers)
+            self.trained.module.eval()
+            ready = embedding.to(self.device, self.trained.settings.dtype)
+            for name, outputs in self.trained.outputs(ready).items():
+                labels = self.trained.targets[name].index_select(0, numbers)
                 if labels.is_floating_point() and not bool(labels.isnan().all()):
                     errors = (outputs[:, 0] - labels)[~labels.isnan()]
                     self._now[name] = float(errors.square().mean().sqrt())
-            return float(self.heads.loss(ready, numbers))
+            return float(self.trained.loss(ready, numbers))
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         if method == "validate":
@@ -224,19 +193,15 @@ class NeuralTargets(ExchangeWorker, StoreWorker):
     @exposed(kind="control")
     def keep_best(self) -> None:
         self._deviations = dict(self._now)
-        self.heads.keep_best()
-
-    @exposed(kind="control")
-    def restore_best(self) -> None:
-        self.heads.restore_best()
+        super().keep_best()
 
     @exposed(kind="control", takes={"embedding": "embedding"})
     def predict(self, embedding: Tensor, rows: np.ndarray) -> None:
         """Outputs of these rows, into the target store."""
         with torch.no_grad():
-            self.heads.module.eval()
-            ready = embedding.to(self.device, self.heads.settings.dtype)
-            made = self.heads.outputs(ready)
+            self.trained.module.eval()
+            ready = embedding.to(self.device, self.trained.settings.dtype)
+            made = self.trained.outputs(ready)
         for name, outputs in made.items():
             target = self.store[name]
             values = (outputs.softmax(1) if target.is_class else outputs[:, 0]).double().cpu()
