@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmend._json import plain, write_json
 from fedmend.errors import DataError
+from fedmend.report.amounts import text_table
 from fedmend.report.record import AUDIT_FILE
 
 if TYPE_CHECKING:
@@ -240,10 +241,10 @@ class AuditReport:
 
     def __str__(self) -> str:
         parts = [*self.head(), *self.in_short()]
-        parts += _text_table(self.lines()) if self.findings else []
+        parts += text_table(self.lines()) if self.findings else []
         parts += [*self.facts, *(f"not run: {name}: {why}" for name, why in self.left_out.items())]
         if self.other is not None:
-            parts += ["", *_text_table(self.beside())]
+            parts += ["", *text_table(self.beside())]
         parts += [f"what lowers it: {each}" for each in self.mends()]
         groups: dict[str, list[str]] = {}
         for role, kind, _, _, _, severity, tells in self.readings_table()[1:]:
@@ -270,15 +271,6 @@ def _line(each: Finding) -> list[str]:
         f"{each.guess:.3f}",
         each.metric,
         f"{each.known:,}",
-    ]
-
-
-def _text_table(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Columns padded to their widest cell."""
-    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
     ]
 
 

@@ -26,6 +26,7 @@ from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError
 from fedmend.generate.adversarial import GUMBEL, Adversarial, Step
 from fedmend.generate.encoder import Encoder
+from fedmend.generate.training import descend
 
 _SLOPE = 0.2
 
@@ -237,9 +238,7 @@ class ConvolutionalGAN(Adversarial):
             loss = F.softplus(-scores).mean() + F.softplus(critic(fakes.detach())).mean()
             if penalised:
                 loss = loss + self.penalty * _PENALISED * steepness(scores, reals)
-            judging.zero_grad()
-            loss.backward()
-            judging.step()
+            descend(loss, judging)
 
             critic.requires_grad_(False)
             shown = critic.features(fakes)
@@ -249,15 +248,11 @@ class ConvolutionalGAN(Adversarial):
             if target.is_used:
                 guesses = classifier(target.hidden(complete))
                 loss = loss + target.loss(guesses, complete, None)
-            making.zero_grad()
-            loss.backward()
-            making.step()
+            descend(loss, making)
             critic.requires_grad_(True)
 
             if target.is_used:
                 # After the generator's loss has left gradients here too.
-                classing.zero_grad()
-                target.loss(classifier(target.hidden(real)), real, gaps).backward()
-                classing.step()
+                descend(target.loss(classifier(target.hidden(real)), real, gaps), classing)
 
         return step

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from fedmend._parameters import parameters
 from fedmend.generate.adversarial import GUMBEL, Adversarial, Step
 from fedmend.generate.encoder import Encoder, Span
+from fedmend.generate.training import descend
 from fedmend.learn.nets import SeededDropout
 
 _SLOPE = 0.2
@@ -105,15 +106,11 @@ class CTGAN(Adversarial):
             between = torch.lerp(fakes.detach(), reals, share)
             slopes = critic.gradient(between).norm(dim=1)
             loss = made.mean() - true.mean() + self.penalty * (slopes - 1).square().mean()
-            judges.zero_grad()
-            loss.backward()
-            judges.step()
+            descend(loss, judges)
 
             critic.requires_grad_(False)
             loss = self.conditions_.cross_entropy(logits, wanted) - critic(fakes).mean()
-            makers.zero_grad()
-            loss.backward()
-            makers.step()
+            descend(loss, makers)
             critic.requires_grad_(True)
 
         return step

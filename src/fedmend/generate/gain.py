@@ -27,7 +27,15 @@ from torch.nn import functional as F
 from fedmend._parameters import parameters
 from fedmend.generate.base import Generator
 from fedmend.generate.encoder import Encoded, Encoder, Heads, Raw
-from fedmend.generate.training import EMA, Progress, batches, generator_for, held_out, train
+from fedmend.generate.training import (
+    EMA,
+    Progress,
+    batches,
+    descend,
+    generator_for,
+    held_out,
+    train,
+)
 from fedmend.learn.nets import SeededDropout, mlp, seed_dropout
 
 # --- the networks ---------------------------------------------------------------------------
@@ -273,17 +281,13 @@ class Duel:
         spread = flags[:, net.owner]
         cells = truth * spread + net.made(guess.cells) * (1 - spread)
         hint = torch.where(_uniform(flags, self.generator) < game.hint, flags, 0.5)
-        self.critic_optimizer.zero_grad()
         told = self.critic(cells.detach(), hint)
-        F.binary_cross_entropy_with_logits(told, flags).backward()
-        self.critic_optimizer.step()
+        descend(F.binary_cross_entropy_with_logits(told, flags), self.critic_optimizer)
         self.critic.requires_grad_(False)
         caught = (F.softplus(-self.critic(cells, hint)) * (1 - flags)).mean()
         self.critic.requires_grad_(True)
         loss = caught + game.alpha * (error(net, guess, rows, shown, self.generator) + cost)
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
+        descend(loss, self.optimizer)
 
 
 def error(

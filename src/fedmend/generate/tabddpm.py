@@ -29,7 +29,15 @@ from torch import nn
 from fedmend._parameters import parameters
 from fedmend.generate.base import Generator
 from fedmend.generate.encoder import Encoded, Encoder, Heads
-from fedmend.generate.training import EMA, Progress, batches, generator_for, held_out, train
+from fedmend.generate.training import (
+    EMA,
+    Progress,
+    batches,
+    descend,
+    generator_for,
+    held_out,
+    train,
+)
 
 _FARTHEST = 5.0  # normal scores beyond this do not occur
 
@@ -183,10 +191,7 @@ class TabDDPM(Generator):
                 group["lr"] = self.lr * (1 - number / self.steps)
             at = part[batch]
             time = torch.rand(len(at), generator=noise, device=device)
-            loss = self._loss(self.net_, values[at], observed[at], time, noise)
-            adam.zero_grad()
-            loss.backward()
-            adam.step()
+            descend(self._loss(self.net_, values[at], observed[at], time, noise), adam)
             average.update()
 
         @torch.no_grad()

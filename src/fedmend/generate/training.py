@@ -87,6 +87,13 @@ def held_out(n_rows: int, share: float, rng: np.random.Generator) -> tuple[np.nd
     return np.sort(order[count:]), np.sort(order[:count])
 
 
+def descend(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """One step of an optimizer down a loss."""
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
 @dataclass
 class History:
     """What happened in a training: scores by step, lower is better."""

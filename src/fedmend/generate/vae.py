@@ -24,7 +24,7 @@ from torch import nn
 from fedmend._parameters import parameters
 from fedmend.generate.base import Generator
 from fedmend.generate.encoder import Encoded, Encoder, Heads
-from fedmend.generate.training import Progress, batches, generator_for, held_out, train
+from fedmend.generate.training import Progress, batches, descend, generator_for, held_out, train
 
 _ROWS = 4096  # decoded at once
 
@@ -123,10 +123,7 @@ class VAE(Generator):
 
         def step(number: int, batch: torch.Tensor) -> None:
             at = part[batch]
-            loss = self._loss(values[at], observed[at], noise).mean()
-            adam.zero_grad()
-            loss.backward()
-            adam.step()
+            descend(self._loss(values[at], observed[at], noise).mean(), adam)
 
         @torch.no_grad()
         def score() -> float:

@@ -31,6 +31,15 @@ def listed(names: Sequence[str], most: int | None = None) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
+def text_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A line for each row, columns padded to their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
 def counted(count: int, noun: str) -> str:
     """``1 column``, ``12 columns``"""
     return f"{count:,} {noun}{'s' * (count != 1)}"

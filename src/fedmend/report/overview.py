@@ -24,7 +24,7 @@ from fedmend.errors import AlignmentError, DataError, FedmendWarning, Refused
 from fedmend.federation import Federation, Worker, exposed, require_federation
 from fedmend.federation.bound import EVERY_RUN, declare
 from fedmend.federation.rows import Asked, frequent
-from fedmend.report.amounts import UNTOLD, counted, listed, percent
+from fedmend.report.amounts import UNTOLD, counted, listed, percent, text_table
 
 # Of a label with more classes than this the most frequent ones are counted.
 MOST_CLASSES_COUNTED = 50
@@ -198,11 +198,8 @@ class Overview:
 
     def __str__(self) -> str:
         table = self.rows()
-        widths = [max(len(row[number]) for row in table) for number in range(len(table[0]))]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in table
-        ]
+        lines = text_table(table)
+        widths = (max(map(len, column)) for column in zip(*table, strict=True))
         lines.insert(1, "  ".join("─" * width for width in widths))
         if self.label_in_words():
             lines += ["", *(f"Label {line}" for line in self.label_in_words().splitlines())]

@@ -34,12 +34,14 @@ import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 
-from fedmend.errors import AlignmentError, ConfigError, CryptoError, DataError
+from fedmend._parameters import Rules, at_least, check_values, one_of
+from fedmend.errors import AlignmentError, CryptoError, DataError
 from fedmend.federation.bound import declare
 from fedmend.federation.federation import Each, Federation, WorkerGroup
 from fedmend.federation.rows import frequent, varies_in_few
@@ -67,6 +69,13 @@ Strength = Literal["max-abs", "mean", "mean-abs"]
 Missing = Literal["own-ranks", "pairwise"]
 MAX_CATEGORIES = 32
 FEWEST_ROWS = 10
+RULES: Rules = {
+    "protocol": one_of(get_args(Protocol)),
+    "mode": one_of(get_args(Mode)),
+    "strength": one_of(get_args(Strength)),
+    "missing": one_of(get_args(Missing)),
+    **dict.fromkeys(("max_categories", "min_rows"), at_least(2)),
+}
 
 
 # ---------------------------------------------------------------------------------- the party
@@ -330,7 +339,7 @@ def rank_correlation(
     a correlation of a handful of rows tells much about each of them.
     """
     mode = mode or ("published" if protocol == "published" else "bfv")
-    _check_options(protocol, mode, strength, missing, max_categories, min_rows)
+    check_values(SimpleNamespace(**locals()), RULES)
     run = f"rank-correlation-{secrets.token_hex(8)}"
     names = Each({a: listed(columns_a), b: listed(columns_b)})
     with fed.workers(
@@ -562,27 +571,6 @@ def _check_rows(work: _Work, min_rows: int) -> None:
             f"{rows[0]} aligned rows are too few for a correlation that tells nothing about "
             f"single rows. Mend: align more rows, or set min_rows (now {min_rows})"
         )
-
-
-def _check_options(
-    protocol: str, mode: str, strength: str, missing: str, max_categories: int, min_rows: int
-) -> None:
-    admitted = {
-        "protocol": (protocol, Protocol),
-        "mode": (mode, Mode),
-        "strength": (strength, Strength),
-        "missing": (missing, Missing),
-    }
-    problems = [
-        f"{option} must be one of {', '.join(get_args(values))}, got {given!r}"
-        for option, (given, values) in admitted.items()
-        if given not in get_args(values)
-    ]
-    for option, given in (("max_categories", max_categories), ("min_rows", min_rows)):
-        if given < 2:
-            problems.append(f"{option} must be at least 2, got {given}")
-    if problems:
-        raise ConfigError(problems)
 
 
 declare("correlation", RankWorker, *PRODUCT_WORKERS.values(), providers=["state"], named_only=True)

@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fedmend.data.encode import Encoder, LabelEncoder
+from fedmend.data.encode import Encoded, Encoder, LabelEncoder
 from fedmend.data.schema import infer_column
 from fedmend.errors import DataError
 from fedmend.federation import COORDINATOR, Site, exposed
@@ -198,11 +198,14 @@ class SplitWorker(_Checkpointed, ExchangeWorker):
         return own_rows(self.site.name, segments, alignment, len(self.table))
 
     def _features(self, part: BottomPart, rows: np.ndarray, settings: Settings) -> Features:
+        return Features(*self._placed(part, rows), self.device, settings.dtype)
+
+    def _placed(self, part: BottomPart, rows: np.ndarray) -> tuple[Encoded, np.ndarray]:
+        """Those of the rows that this party has, encoded, and where each of all stands there."""
         present = np.unique(rows[rows >= 0])
         table = self.table if len(present) == len(self.table) else self.table.take(present)
         encoded = part.encoder.transform(table, party=self.site.name)
-        places = np.where(rows >= 0, np.searchsorted(present, rows), -1)
-        return Features(encoded, places, self.device, settings.dtype)
+        return encoded, np.where(rows >= 0, np.searchsorted(present, rows), -1)
 
     def _fitted_labels(self, task: str, dtype: str = "float32") -> LabelEncoder:
         """Which classes there are is known to all, also under randomised response."""

@@ -156,10 +156,7 @@ class EvidenceWorker(SharesBottom, SplitWorker):
     def _own(self, segments: Segments, settings: Settings) -> Features:
         """This party's rows among the numbered ones; when it trains, its mean row as well."""
         part, rows = self._part(), self._rows(segments)
-        present = np.unique(rows[rows >= 0])
-        table = self.table if len(present) == len(self.table) else self.table.take(present)
-        encoded = part.own_bottom(self.site.name).encoder.transform(table, party=self.site.name)
-        placed = np.where(rows >= 0, np.searchsorted(present, rows), -1)
+        encoded, placed = self._placed(part.own_bottom(self.site.name), rows)
         if part.mean is None:
             overlapping = sum(int(str(count)) for name, count in segments if name == ALIGNED)
             observed = placed[:overlapping]
