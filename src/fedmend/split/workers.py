@@ -198,9 +198,9 @@ class SplitWorker(_Checkpointed, ExchangeWorker):
         return own_rows(self.site.name, segments, alignment, len(self.table))
 
     def _features(self, part: BottomPart, rows: np.ndarray, settings: Settings) -> Features:
-        return Features(*self._placed(part, rows), self.device, settings.dtype)
+        return Features(*self._rows_encoded(part, rows), self.device, settings.dtype)
 
-    def _placed(self, part: BottomPart, rows: np.ndarray) -> tuple[Encoded, np.ndarray]:
+    def _rows_encoded(self, part: BottomPart, rows: np.ndarray) -> tuple[Encoded, np.ndarray]:
         """Those of the rows that this party has, encoded, and where each of all stands there."""
         present = np.unique(rows[rows >= 0])
         table = self.table if len(present) == len(self.table) else self.table.take(present)

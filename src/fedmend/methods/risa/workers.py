@@ -156,7 +156,7 @@ class EvidenceWorker(SharesBottom, SplitWorker):
     def _own(self, segments: Segments, settings: Settings) -> Features:
         """This party's rows among the numbered ones; when it trains, its mean row as well."""
         part, rows = self._part(), self._rows(segments)
-        encoded, placed = self._placed(part.own_bottom(self.site.name), rows)
+        encoded, placed = self._rows_encoded(part.own_bottom(self.site.name), rows)
         if part.mean is None:
             overlapping = sum(int(str(count)) for name, count in segments if name == ALIGNED)
             observed = placed[:overlapping]
