@@ -20,12 +20,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedmend.data.encode import LabelEncoder
 from fedmend.errors import DataError
 from fedmend.federation import Each, exposed
 from fedmend.learn.augment import Weak
 from fedmend.learn.nets import initialise
-from fedmend.split.config import Settings, SplitConfig
+from fedmend.split.config import Settings
 from fedmend.split.features import (
     ALIGNED,
     MixedOrder,
@@ -38,7 +37,7 @@ from fedmend.split.features import (
 from fedmend.split.models import BottomModel, PartialBottom, TopModel
 from fedmend.split.parts import TOPS, TopPart
 from fedmend.split.training import AlignedJudges, SplitNetwork
-from fedmend.split.workers import BottomWorker, TopWorker
+from fedmend.split.workers import BottomWorker, TopPlan, TopWorker
 
 # ---------------------------------------------------------------------------------- joint tops
 
@@ -321,20 +320,13 @@ class PartialTopWorker(SharesBottom, TopWorker):
         made.attach(segments)
         return made
 
-    def _new_top(
-        self,
-        config: SplitConfig,
-        names: list[str],
-        widths: list[int],
-        labels: LabelEncoder,
-        weights: torch.Generator,
-    ) -> Any:
+    def _new_top(self, plan: TopPlan) -> Any:
+        config, names, me = plan.config, plan.names, self.site.name
         joint = dict(config.options["joint"])
         kind = str(joint.pop("kind"))
-        own = names.index(self.site.name) if self.site.name in names else -1
-        out, options = max(1, len(labels.classes_)), tuple(joint.items())
-        spec = JointSpec(tuple(widths), config.top, out, config.dropout, own, options)
-        return TopPart(names, labels, initialise(JOINT_TOPS[kind](spec), weights), kind)
+        own, options = names.index(me) if me in names else -1, tuple(joint.items())
+        spec = JointSpec(tuple(plan.widths), config.top, plan.out, config.dropout, own, options)
+        return TopPart(names, plan.labels, initialise(JOINT_TOPS[kind](spec), plan.weights), kind)
 
 
 # ---------------------------------------------------------------------------------- coordinator

@@ -12,7 +12,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -503,6 +503,21 @@ class TopHolder(_Checkpointed):
         return self._part_top().to_wire()
 
 
+class TopPlan(NamedTuple):
+    """What a top is made from; `widths` are the embedding widths of `names`."""
+
+    config: SplitConfig
+    names: list[str]
+    widths: list[int]
+    labels: LabelEncoder
+    weights: torch.Generator
+
+    @property
+    def out(self) -> int:
+        """How many numbers it answers with: one for each class, or one."""
+        return max(1, len(self.labels.classes_))
+
+
 class TopWorker(JudgingWorker, TopHolder):
     """The label party: its labels, the top, and its own bottom when it has features."""
 
@@ -527,25 +542,18 @@ class TopWorker(JudgingWorker, TopHolder):
             widths[names.index(own)] = part.bottom.module.spec.out
         labels = self._fitted_labels(how.task, how.settings.dtype_name)
         weights = self.site.torch_generator(f"top {how.seed}", "cpu")
-        before, part.top = part.top, self._new_top(how, names, widths, labels, weights)
+        before = part.top
+        part.top = self._new_top(TopPlan(how, names, widths, labels, weights))
         if isinstance(before, TopPart):  # of the training that held rows out
             part.top.scaling = before.scaling
         if self.reported is None:  # that model has learnt what the labels themselves are
             part.alone = own_model(self.site, self.scope.partition("@")[0])
         return self.about()
 
-    def _new_top(
-        self,
-        config: SplitConfig,
-        names: list[str],
-        widths: list[int],
-        labels: LabelEncoder,
-        weights: torch.Generator,
-    ) -> Any:
+    def _new_top(self, plan: TopPlan) -> Any:
         """A top with fresh weights, as it is kept."""
-        out = max(1, len(labels.classes_))
-        top = Top(TopSpec(tuple(widths), config.top, out, config.dropout))
-        return TopPart(names, labels, initialise(top, weights))
+        top = Top(TopSpec(tuple(plan.widths), plan.config.top, plan.out, plan.config.dropout))
+        return TopPart(plan.names, plan.labels, initialise(top, plan.weights))
 
     @exposed(kind="control")
     def about(self) -> dict[str, Any]:

@@ -52,7 +52,7 @@ from fedmend.split.labels import label_loss, row_confidence, shares_of
 from fedmend.split.models import BottomModel, TopModel
 from fedmend.split.partial import SharesBottom, same_shapes
 from fedmend.split.parts import BottomPart, Part, filled, part_of, weights_of
-from fedmend.split.workers import BottomWorker, SplitWorker, TopWorker, row_numbers
+from fedmend.split.workers import BottomWorker, SplitWorker, TopPlan, TopWorker, row_numbers
 
 _WITHOUT = "without "
 
@@ -277,16 +277,10 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
     def _bottoms(self, options: Mapping[str, Any]) -> int:
         return int(options["members"]) * (2 if options["solo"] else 1)
 
-    def _new_top(
-        self,
-        config: SplitConfig,
-        names: list[str],
-        widths: list[int],
-        labels: LabelEncoder,
-        weights: torch.Generator,
-    ) -> Any:
-        own, options = self.site.name, config.options
-        if labels.task == "regression":
+    def _new_top(self, plan: TopPlan) -> Any:
+        own, names, config = self.site.name, plan.names, plan.config
+        options = config.options
+        if plan.labels.task == "regression":
             raise DataError(
                 "is a number to be predicted; evidence is for classes",
                 party=own,
@@ -294,9 +288,9 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
                 mend="use LocalVFL, or task='multiclass' if these numbers are classes",
             )
         spec = EvidenceTopSpec(
-            tuple(widths),
+            tuple(plan.widths),
             config.top,
-            len(labels.classes_),
+            plan.out,
             config.dropout,
             heads=bool(options["heads"]),
             joint=bool(options["joint"]),
@@ -304,8 +298,8 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
             solo=names.index(own) if own in names and options["solo"] else -1,
             same_head=self._same_head(names, self._shapes),
         )
-        module: Any = draw(EvidenceTop(spec), weights)
-        return HeadsPart(list(names), labels, module, Objective(**options["objective"]))
+        module: Any = draw(EvidenceTop(spec), plan.weights)
+        return HeadsPart(list(names), plan.labels, module, Objective(**options["objective"]))
 
     def _same_head(self, names: list[str], shapes: dict[str, Any]) -> tuple[int, ...]:
         """Whose bottoms are shared has one head; by party the number of its own."""
