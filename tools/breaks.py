@@ -279,7 +279,7 @@ BREAKS = (
         "serve/engine.py",
         "return time.monotonic() + SETUP_SECONDS if until is None else float(until)",
         "return time.monotonic() + SETUP_SECONDS",
-        (f"{MACHINES}::test_slow_dead_and_back_again",),
+        (f"{MACHINES}::test_dead_and_back_again", "-m", "slow"),
     ),
     Break(
         "serving: whoever asks",
@@ -335,7 +335,7 @@ BREAKS = (
         "serve/answering.py",
         "met with other keys.\n        self.engine.renew()",
         "met with other keys.",
-        (f"{MACHINES}::test_slow_dead_and_back_again",),
+        (f"{MACHINES}::test_dead_and_back_again", "-m", "slow"),
     ),
     Break(
         "serving: two write one ledger",

@@ -412,6 +412,24 @@ def test_a_party_that_does_not_run_cannot_be_stopped(visitor):
 # ---------------------------------------------------------------- models, labels, export
 
 
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("", ["whoever can use this machine", "as often as they like", "all below that are not"]),
+        (f'[serve]\nquota = 3\nruns = ["r1"]\naskers.crm = "{"a" * 64}"\n',
+         ["crm, each by a token", "3 answers about one person a day", "those of r1"]),
+        ("partners", ["who has the labels among telco, by its cert"]),
+        ('partners\n[policy]\nmethods = ["vfl"]\n', ["nobody: methods under [policy] does not"]),
+    ],
+)  # fmt: skip
+def test_who_may_ask_a_model_and_how_often(visitor, lines, words):
+    file = visitor.kit / "party.toml"
+    text = file.read_text() + lines.replace("partners", 'partners = ["telco"]')
+    file.write_text(text.replace('label = "default"\n', "") if "partners" in lines else text)
+    page = html.unescape(visitor.get("/models"))
+    assert all(each in page for each in words), page
+
+
 def test_a_model_is_revoked_and_put_back(visitor):
     part = visitor.kit / "runs" / "r1" / "vfl" / "part.fmw"
     part.parent.mkdir(parents=True)

@@ -63,6 +63,11 @@ def test_a_file_that_was_spoilt_since_is_told_to_its_owner_only(kit):
     assert event.level == "error" and "unknown kind 'embeddings'" in event.words
 
 
+def test_a_server_that_is_gone_is_not_a_job_that_ended(kits):
+    words = PartyJob().why_ended(kits.party("bank"))  # nothing listens at its port
+    assert words.startswith("the server is gone: localhost:") and "cannot be reached" in words
+
+
 def test_a_party_that_wants_to_be_asked_is_asked(kit):
     folder = kit('approve = "ask"\n')
     thread = answer_soon(folder, True)

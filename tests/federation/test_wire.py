@@ -182,6 +182,8 @@ def frame(payload: bytes) -> bytes:
         (b"g" + bytes((4, 1)) + struct.pack("<Q", 0), "scalar with dimensions"),
         (b"s" + struct.pack("<I", 2) + b"\xff\xfe", "UTF-8"),
         (b"I" + struct.pack("<I", 1 << 30), "integer"),
+        (b"I" + struct.pack("<I", 1) + b"\x05", "written otherwise"),
+        (b"I" + struct.pack("<I", 12) + (1 << 70).to_bytes(12, "little"), "written otherwise"),
         (b"d" + struct.pack("<I", 2) + (struct.pack("<I", 1) + b"kN") * 2, "twice"),
         (b"NN", "left over"),
     ],

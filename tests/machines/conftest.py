@@ -260,15 +260,12 @@ class Page:
         self.browser, self._patience = browser, patience
 
     def _until(self, done) -> None:
-        from selenium.common.exceptions import (
-            NoSuchElementException,
-            StaleElementReferenceException,
-        )
+        from selenium.common.exceptions import WebDriverException
         from selenium.webdriver.support.wait import WebDriverWait
 
-        # A page may be exchanged, or a part of it, while it is looked at.
-        gone = [NoSuchElementException, StaleElementReferenceException]
-        WebDriverWait(self.browser, self._patience, 0.2, gone).until(done)
+        # A page may be exchanged, or a part of it, while it is looked at: no such element, a
+        # stale one, or "does not belong to the document", which has no name of its own.
+        WebDriverWait(self.browser, self._patience, 0.2, [WebDriverException]).until(done)
 
     def _press(self, how: str, what: str) -> None:
         from selenium.webdriver.common.keys import Keys

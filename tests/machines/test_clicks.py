@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import re
 import threading
 
 import pytest
@@ -117,4 +118,16 @@ def test_a_run_of_two_parties_by_clicking(asking, browser):
             go(page)
             wide = browser.execute_script("return document.documentElement.scrollWidth")
             assert wide <= browser.execute_script("return window.innerWidth"), page
+        inks = {look: _lightness(browser, look) for look in ("light", "dark")}
+        assert inks["light"][0] < 80 < 200 < inks["light"][1], inks  # text, and what it stands on
+        assert inks["dark"][1] < 80 < 200 < inks["dark"][0], inks
         assert [each for each in browser.get_log("browser") if each["level"] == "SEVERE"] == []
+
+
+def _lightness(browser, look):
+    """Of text and background, 0 to 255, for somebody whose machine prefers this look."""
+    feature = {"name": "prefers-color-scheme", "value": look}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    ask = "const it = getComputedStyle(document.body); return [it.color, it.backgroundColor]"
+    colours = (re.findall(r"\d+", each)[:3] for each in browser.execute_script(ask))
+    return [sum(map(int, each)) / 3 for each in colours]

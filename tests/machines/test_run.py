@@ -133,6 +133,7 @@ def test_random_choices_are_a_partys_own_unless_a_run_is_reproducible(world, rec
             assert [entry.note for entry in ledger].count("reproducible") == 2
 
 
+@pytest.mark.slow
 def test_tensors_of_all_sizes_come_back(fed):
     with fed.workers(MachineProbe) as workers:
         for shape in ((0,), (3, 2), (256, 32), (1024, 1024)):
@@ -141,6 +142,7 @@ def test_tensors_of_all_sizes_come_back(fed):
                 assert np.array_equal(back, sent)
 
 
+@pytest.mark.slow
 def test_sites_are_processes_of_their_own(fed, world):
     with fed.workers(MachineProbe) as workers:
         pids = workers.pid()
@@ -148,12 +150,14 @@ def test_sites_are_processes_of_their_own(fed, world):
     assert pids["bank"] == world.job_process("bank").pid
 
 
+@pytest.mark.slow
 def test_labels_are_refused(fed, world):
     with fed.workers(MachineProbe) as workers, pytest.raises(Refused, match="kind 'label'"):
         workers["bank"].labels()
     assert "kind 'label'" in world.events("bank")
 
 
+@pytest.mark.slow
 def test_malformed_and_replayed_messages_are_answered_and_nothing_crashes(fed, world):
     courier, session = fed.engine._courier, fed.engine._sessions["bank"]
 

@@ -39,6 +39,7 @@ from fedmend.serve.serving import PredictServer
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedmend.errors.PrivacyWarning")
 TOKEN, QUOTA = "a token of the tests", 12
+ASKED = list(range(1060, 1150))
 SHARED = range(1050, 1150)  # of 1000 … 1159 here and 1040 … 1199 at the partner
 
 
@@ -258,8 +259,8 @@ def wait_for(server, ids, wanted, seconds=60.0):
         time.sleep(0.1)
 
 
-def test_slow_dead_and_back_again(world, server, vertical, monkeypatch):
-    ids = list(range(1060, 1150))
+def test_slow_and_back_again(world, server, vertical):
+    ids = ASKED
     alone = WholeRun(vertical, "vfl").service()
     alone.answerer.leave("telco")
     (expected,) = alone.by_ids([1053], 10.0)
@@ -278,6 +279,12 @@ def test_slow_dead_and_back_again(world, server, vertical, monkeypatch):
         wait_for(server, ids, "rests")
     finally:
         world.partner.send(signal.SIGCONT)
+    wait_for(server, ids, None)
+
+
+@pytest.mark.slow
+def test_dead_and_back_again(world, server, monkeypatch):
+    ids = ASKED
     wait_for(server, ids, None)
     port = world.partner.port
     world.partner.end()
@@ -392,6 +399,7 @@ def test_a_disk_that_is_full_at_the_label_party(world, monkeypatch):
         assert ask(server, {"ids": [1141]})[0] == 200
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_at_the_partner(world, tmp_path):
     disk, kit = tmp_path / "disk", tmp_path / "telco"
     disk.mkdir()
@@ -419,6 +427,7 @@ def test_a_disk_that_is_full_at_the_partner(world, tmp_path):
     assert "No space left on device" in (kit / "events.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_a_label_party_that_is_killed_finds_its_partner_again(world):
     """As a process, which SIGHUP tells to read anew which model answers."""
     kit, file = world.folder / "bank", world.folder / "bank" / "party.toml"

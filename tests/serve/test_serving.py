@@ -141,6 +141,7 @@ def test_a_taken_port(vertical, server):
         PredictServer(vertical, "vfl", port)
 
 
+@pytest.mark.slow
 def test_a_real_process_ends_with_ctrl_c(vertical):
     command = [sys.executable, "-m", "fedmend", "serve", str(vertical), "--method", "vfl"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -175,6 +175,7 @@ def test_how_far_a_stage_is(watched, tmp_path):
     assert '<progress max="1" value="0.250">' in page
 
 
+@pytest.mark.slow
 def test_a_real_process_ends_with_sigterm(watched):
     command = [sys.executable, "-m", "fedmend", "watch", str(watched[0].run)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

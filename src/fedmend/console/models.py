@@ -1,4 +1,4 @@
-"""Models this party is part of: what it keeps of each run, and taking that away.
+"""Models this party is part of: what it keeps of each run, who may ask it, and taking it away.
 
 Without its part nobody can be answered, neither the coordinator nor the party itself. A part that
 was revoked lies beside the runs, in the same kit, and can be put back.
@@ -18,8 +18,9 @@ from fedmend.split.parts import FILE, MANIFEST
 
 if TYPE_CHECKING:
     from fedmend.console.party import Party
+    from fedmend.deploy.party_file import PartyFile
 
-__all__ = ["KeptPart", "kept_models", "put_back", "revoke"]
+__all__ = ["KeptPart", "kept_models", "put_back", "revoke", "who_may_ask"]
 
 REVOKED_FOLDER = "revoked"
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -56,6 +57,33 @@ def kept_models(party: Party) -> list[KeptPart]:
                     )
                 )
     return sorted(found, key=lambda part: part.time, reverse=True)
+
+
+def who_may_ask(file: PartyFile) -> dict[str, str]:
+    """What party.toml says of answers while the models here are served."""
+    named, settings = ", ".join, file.serve
+    if file.label is not None:
+        who = (
+            f"{named(settings.askers)}, each by a token"
+            if settings.askers
+            else "whoever can use this machine: askers under [serve] would name who may"
+        )
+    elif file.policy.methods is not None and "serve" not in file.policy.methods:
+        who = 'nobody: methods under [policy] does not name "serve"'
+    elif not file.partners:
+        who = "nobody: party.toml names no partners"
+    else:
+        who = f"the one who has the labels among {named(file.partners)}, by its certificate"
+    quota = settings.quota
+    return {
+        "who may ask": who,
+        "how often": "as often as they like: quota under [serve] would bound it"
+        if quota is None
+        else f"{quota} answer{'s' * (quota > 1)} about one person a day, to each who asks",
+        "which models": "all below that are not revoked"
+        if settings.runs is None
+        else f"those of {named(settings.runs) or 'no run'}",
+    }
 
 
 def revoke(party: Party, run: str, method: str) -> str:

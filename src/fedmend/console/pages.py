@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from fedmend.console.models import kept_models
+from fedmend.console.models import kept_models, who_may_ask
 from fedmend.console.party import Party
 from fedmend.console.reviews import open_reviews
 from fedmend.deploy.consent import Question
@@ -278,6 +278,7 @@ def _models(party: Party) -> Shown:
         "models": kept_models(party),
         "predictions": MACHINES_PREDICTIONS if policy.predictions is None else policy.predictions,
         "methods": file.policy.methods,
+        "served": who_may_ask(file),
     }
 
 
