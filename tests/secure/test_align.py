@@ -21,6 +21,7 @@ from fedmend.errors import (
 from fedmend.federation import AlignmentCounts, Federation, Party, Policy
 from fedmend.secure import psi
 from fedmend.secure.align import align
+from fedmend.secure.keys import keyring
 
 from .parties import NAMES, people
 from .parties import with_ids as federation
@@ -313,6 +314,15 @@ def test_same_order_keeps_the_order_of_the_tables():
     assert align(federation(numbers, numbers), mode="same-order").aligned == 300
     text = table([str(number) for number in range(300)])
     assert align(federation(numbers, text), mode="same-order", normalise="text").aligned == 300
+
+
+def test_same_order_of_a_crowd_needs_keys_with_the_first_party_only():
+    fed = federation(*[people(0, 30)] * 4)
+    assert align(fed, mode="same-order").aligned == 30
+    first, *rest = fed.names
+    known = {name: set(keyring(fed.engine.site(name)).fingerprints()) for name in fed.names}
+    assert known[first] == set(fed.names)
+    assert all(known[name] == {first, name} for name in rest)
 
 
 def test_same_order_names_who_differs():

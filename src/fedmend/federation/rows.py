@@ -181,7 +181,7 @@ class RowAccount:
         return numbers
 
     def _learn_ids(self, ids: pd.Index) -> None:
-        fresh = ids.difference(self._ids, sort=False)
+        fresh = ids.difference(self._ids, sort=False) if len(self._ids) else ids.unique()
         if len(fresh):
             self._ids = self._ids.append(fresh)
             self._keep({"ids": list(fresh)})

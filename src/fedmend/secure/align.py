@@ -207,8 +207,10 @@ def _match_same_order(
             f"mode='same-order' needs tables of equal length: {told} rows. "
             "Mend: align with mode='ecdh'"
         )
-    introduce(workers)
     first, *rest = fed.names
+    # Salt and confirmations go between the first party and each other: what all found alike with
+    # it they found alike, and keys of all pairs would be most of the work of a crowd.
+    introduce(workers, hub=first)
     messages = workers[first].salt(rest)
     for party in rest:
         workers[party].take_salt(messages[party], first)

@@ -44,7 +44,7 @@ from typing import Any, ClassVar
 
 from fedmend.errors import CryptoError
 from fedmend.federation import wire
-from fedmend.federation.federation import Federation, WorkerGroup
+from fedmend.federation.federation import Each, Federation, WorkerGroup
 from fedmend.federation.kinds import EXCHANGED
 from fedmend.federation.site import Site
 from fedmend.federation.wire import Sealed
@@ -234,9 +234,10 @@ class SealingWorker(Worker):
         return line
 
 
-def introduce(*groups: WorkerGroup) -> dict[str, str]:
+def introduce(*groups: WorkerGroup, hub: str | None = None) -> dict[str, str]:
     """Pass public keys between the workers of a group (or of several groups that talk together).
 
+    hub: the party to whom alone all others talk: they meet it, and not each other.
     Returns the fingerprints of the parties' lasting keys as the coordinator saw them.
     """
     keys: dict[str, bytes] = {}
@@ -248,7 +249,11 @@ def introduce(*groups: WorkerGroup) -> dict[str, str]:
                 )
             keys[party] = public
     for workers in groups:
-        workers.meet(keys)
+        known = {
+            party: keys if hub in (None, party) else {each: keys[each] for each in (hub, party)}
+            for party in workers
+        }
+        workers.meet(Each(known))
     return {party: fingerprint(public[:KEY_BYTES]) for party, public in keys.items()}
 
 

@@ -33,12 +33,13 @@ they see:
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -98,6 +99,8 @@ LEAST_PARTIES = 2
 LARGEST_SUM = (1 << 63) - 1
 NEIGHBOURS = 16
 """With how many others a party shares masks, at most: work grows with K and not with K²."""
+AT_ONCE = 32
+"""How many parties are asked at the same time: more threads take more time than they save."""
 MAX_FRACTION_BITS = 52
 _CHUNK = 1 << 16  # values that stay in the cache from the first look to the last
 _SHELF = "secure.sums"
@@ -457,7 +460,8 @@ class SumWorker(SealingWorker):
 
     def _pair_masks(self, current: _Round, mode: str) -> tuple[list[bytes], list[bytes]]:
         """The keys of the masks with its neighbours: those to add, and those to take away."""
-        me, about = self.site.name, current.about
+        me = self.site.name
+        about = hashlib.sha256(current.about.encode()).hexdigest()  # names of all, for each key
         keys: dict[str, list[bytes]] = {"added": [], "taken": []}
         for party in neighbours(me, current.parties):
             first = min(me, party)
@@ -670,6 +674,7 @@ class SumSession:
         self._keys: dict[str, bytes] = {}
         self._met: tuple[str, ...] = ()
         self._public_key: Any = None
+        self._pool: ThreadPoolExecutor | None = None  # its threads end with the session
         self._check_arguments()
         if mode == "none":
             warnings.warn(
@@ -828,13 +833,15 @@ class SumSession:
 
     def _ask(self, parties: Sequence[str], method: str, *args: Any) -> dict[str, Any]:
         """Call all parties at once. Who is gone is noted and left out; other errors are raised."""
-        with ThreadPoolExecutor(len(parties), "fedmend-sum") as pool:
-            futures = {
-                party: pool.submit(
-                    getattr(self.workers[party], method), *(Each.own(arg, party) for arg in args)
-                )
-                for party in parties
-            }
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(min(len(self.workers), AT_ONCE), "fedmend-sum")
+        futures = {
+            party: self._pool.submit(
+                getattr(self.workers[party], method), *(Each.own(arg, party) for arg in args)
+            )
+            for party in parties
+        }
+        wait(futures.values())
         self._gone = {}
         for party, future in futures.items():
             error = future.exception()
