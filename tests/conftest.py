@@ -88,6 +88,47 @@ def toys(monkeypatch):
     monkeypatch.setattr("fedmend.federation.policy.MIN_ROWS", 1)
 
 
+ORDER = 2**252 + 27742317777372353535851937790883648493
+"""Of ristretto255."""
+REAL_GROUP = {"attacks", "console", "deploy", "federation", "machines", "secure", "serve"}
+"""Rooms that test the protocol itself, or in which another process has its half."""
+
+
+def room_of(request):
+    """Of tests/ROOM/test_file.py."""
+    return request.path.relative_to(request.config.rootpath).parts[1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def empty_pictures(request):
+    """A report has its words and places for pictures; tests/report draws them."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not getattr(request.module, "PICTURES", room_of(request) == "report"):
+            patch.setattr("fedmend.report.plots._drawn", lambda figure: "<svg></svg>")
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_group(request):
+    """Ids are blinded in numbers modulo the group's order, of the same laws and without a secret.
+
+    A point takes a hundredth of the time, and the protocol is the same: for tests that align some
+    hundred rows on their way to something else. A file of other rooms says ``QUICK_GROUP = True``.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if getattr(request.module, "QUICK_GROUP", room_of(request) not in REAL_GROUP):
+            import rbcl
+
+            def times(scalar: bytes, point: bytes) -> bytes:
+                made = int.from_bytes(scalar, "little") * int.from_bytes(point, "little")
+                return (made % ORDER).to_bytes(32, "little")
+
+            one = (1).to_bytes(32, "little")
+            patch.setattr(rbcl, "crypto_scalarmult_ristretto255", times)
+            patch.setattr(rbcl, "crypto_core_ristretto255_from_hash", lambda it: times(one, it))
+        yield
+
+
 class Workshop:
     """A small federation on disk, to be spoilt in one place at a time."""
 

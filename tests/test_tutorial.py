@@ -71,11 +71,12 @@ class Reader:
             self.run(words)
 
     def change(self, file: Path) -> None:
-        """Fewer epochs and folds than a reader would wait for."""
+        """Fewer epochs, folds and candidates than a reader would wait for."""
         text, auto = file.read_text(encoding="utf-8"), '[[method]]\nname = "auto"'
         assert text.count(auto) == 1
         file.write_text(
-            text.replace(auto, f"{auto}\nepochs = 3\ntrees = 10\nfolds = 2"), encoding="utf-8"
+            text.replace(auto, f'{auto}\nepochs = 3\nfolds = 2\ncandidates = ["local", "vfl"]'),
+            encoding="utf-8",
         )
 
     def ask(self, words: list[str]) -> None:
@@ -103,7 +104,8 @@ def reader(tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")
 def test_word_by_word(reader, tmp_path, monkeypatch):
-    for name, value in {"folds": 2, "settings": {"epochs": 3, "trees": 10}}.items():
+    less = {"folds": 2, "settings": {"epochs": 3}, "candidates": ("local", "vfl")}
+    for name, value in less.items():
         monkeypatch.setitem(Auto.__init__.__kwdefaults__, name, value)  # of the page's Python
     for language, text in blocks():
         if language == "python":

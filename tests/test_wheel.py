@@ -15,6 +15,7 @@ import pytest
 HERE = Path(__file__).parent.parent
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_what_the_package_reads(tmp_path):
     source = tmp_path / "source"
     source.mkdir()

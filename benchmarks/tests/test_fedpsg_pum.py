@@ -108,6 +108,7 @@ def test_several_processes_and_no_training(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_fewer_columns_cross_less(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedmend_bench.completion.runs.datasets.load", lambda name: table)
     options = {**SMALL, "parts": "ours", "references": (), "generators": (), "trainings": 0}

@@ -163,6 +163,7 @@ def test_plain_imputers(name: str) -> None:
         assert filled["age"].iloc[hole] == round(mixed.frame["age"].mean())
 
 
+@pytest.mark.slow
 def test_a_small_run() -> None:
     result = run(
         quick=True, datasets="breast-cancer", generators="vae", peers="ctgan CTGAN", rows=200,

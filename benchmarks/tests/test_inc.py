@@ -92,16 +92,18 @@ def test_errors_that_depend_on_the_row_are_shared_and_follow_its_columns() -> No
     assert (guess == votes[held, 0]).mean() > 0.5
 
 
+@pytest.mark.slow
 def test_annotators_who_label_a_part() -> None:
     options = {"methods": "MJ,EM,InC product", "kinds": "symmetric", "settings": "median-small"}
-    found = bench(**options, rows=600, labelled=0.5)
+    found = bench(**options, rows=400, labelled=0.5)
     right = {row["method"]: row["median-small"] for row in found.rows if row["of"] == "corrected"}
-    everything = bench(**options, rows=600)
+    everything = bench(**options, rows=400)
     most = {row["method"]: row["median-small"] for row in everything.rows[-3:]}
     assert right["MJ"] < right["InC product"] < most["InC product"]
     assert {row["median-small, paper"] for row in found.rows} == {None}
 
 
+@pytest.mark.slow
 def test_one_stage_alone() -> None:
     methods = "InC initialise only,InC product,InC product correct only"
     options = {"kinds": "symmetric", "settings": "high-large", "rows": 500}

@@ -361,6 +361,7 @@ def test_a_quick_run_through_the_registry(tmp_path: Path) -> None:
     assert len(Kept.at(tmp_path).all()) == 2
 
 
+@pytest.mark.slow
 def test_cost_is_measured_on_the_same_network() -> None:
     rng = np.random.default_rng(0)
     sides = {}

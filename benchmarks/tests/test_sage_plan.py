@@ -104,6 +104,7 @@ def test_a_data_set_that_is_not_here_does_not_end_a_plan(
         run(methods="SAGE", dataset="fashion-mnist", rounds=1, device="cpu")
 
 
+@pytest.mark.slow
 def test_a_plan_may_come_back_to_a_run_for_more_rounds(tmp_path: Path) -> None:
     plan = tmp_path / "plan.toml"
     units = [("FedAvg", 1), ("FedProx", 1), ("FedAvg", 3)]

@@ -245,6 +245,7 @@ def test_rows_are_solved_for_only_where_weights_follow_from_the_seed(host, kit, 
 
 # ------------------------------------------------------------------ every method
 
+QUICK_GROUP = True  # what is drawn for networks is looked at here, not the alignment
 QUICK = {"epochs": 1, "bottom": (6,), "embedding": 4, "batch_size": 40}
 COMMON = {
     # What these draw is no party's: it is the same for all, or about nothing that is hidden.

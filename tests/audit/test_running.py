@@ -226,7 +226,7 @@ def test_parties_elsewhere_cannot_be_rehearsed(make_fed, make_frame) -> None:
 def test_readings_are_of_the_training_and_not_of_what_the_audit_asks_for_itself(
     make_fed, make_frame
 ) -> None:
-    report = Audit(attacks=["bottom"]).run(make_fed(make_frame(60)), fm.VFL(epochs=1))
+    report = Audit(**QUICK, attacks=["bottom"]).run(make_fed(make_frame(60)), fm.VFL(epochs=1))
     plain = make_fed(make_frame(60))
     fm.VFL(epochs=1).fit(plain)
     expected = statement(plain.ledger.entries())

@@ -254,15 +254,23 @@ def runnable(page: str) -> bool:
 
 
 SHORT = {
-    "epochs": 8, "pretrain_epochs": 2, "trees": 8, "rounds": 5, "folds": 2, "members": 2,
-    "local_updates": 20,
+    "epochs": 4, "pretrain_epochs": 1, "trees": 8, "rounds": 4, "folds": 2, "members": 2,
+    "local_updates": 10, "repeats": 1, "looks": 3,
 }  # fmt: skip
 
 
+# Half of a data set would be too few rows for a learning curve or for scores.
+WHOLE = {
+    f"docs/how-to/{name}.md"
+    for name in ("look-first", "same-columns-different-people", "scarce-labels")
+}
+
+
 @pytest.fixture
-def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer epochs, trees and repeats where a page leaves them at their defaults."""
+def in_a_hurry(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer rows, epochs, trees and repeats than a page says or leaves at their defaults."""
     from fedmend.audit import Audit
+    from fedmend.data import datasets
     from fedmend.generate.tabddpm import TabDDPM
     from fedmend.methods.auto.auto import Auto
     from fedmend.methods.completion.fedpsg_pum import FedPSGPUM
@@ -273,23 +281,37 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
         (FedPSGPUM.__init__, {"generator_params": {"epochs": 2}, "model": "linear"}),
         (learning_curve, {"sizes": 3, "repeats": 2}),
         (TabDDPM.__init__, {"steps": 100, "sampling_steps": 5}),
-        (Audit.__init__, {"repeats": 1, "looks": 3}),
     ]
     quick = {"folds": 2, "settings": {"epochs": 3, "trees": 10, "members": 2}}
-    begin = Auto.__init__
 
-    @wraps(begin)
-    def begin_quickly(self: Auto, **given: Any) -> None:
-        begin(self, **given | quick)
+    def hurry(owner: type, changes: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        begin = owner.__init__  # type: ignore[misc]
 
-    monkeypatch.setattr(Auto, "__init__", begin_quickly)
-    less += [(record.load().__init__, SHORT) for record in METHODS.values()]
+        @wraps(begin)
+        def quickly(self: Any, *args: Any, **given: Any) -> None:
+            begin(self, *args, **given | changes(given))
+
+        monkeypatch.setattr(owner, "__init__", quickly)
+
+    def shorter(given: dict[str, Any]) -> dict[str, Any]:
+        return {name: min(given[name], SHORT[name]) for name in SHORT.keys() & given.keys()}
+
+    hurry(Auto, lambda _: quick)
+    for kind in {Audit, *(record.load() for record in METHODS.values())} - {Auto}:
+        less.append((kind.__init__, SHORT))
+        if "__init__" in vars(kind):
+            hurry(kind, shorter)
     for function, defaults in less:
         for name in defaults.keys() & (function.__kwdefaults__ or {}).keys():
             monkeypatch.setitem(function.__kwdefaults__, name, defaults[name])
     monkeypatch.setattr("fedmend.preflight.curve._EPOCHS", 3)
     monkeypatch.setattr("fedmend.audit.known_weights.STARTS", 1)
     monkeypatch.setattr("fedmend.audit.known_weights.STEPS", 10)
+    if page not in WHOLE:
+        load = datasets.load
+        monkeypatch.setattr(
+            datasets, "load", lambda name: (whole := load(name)).take(np.arange(0, len(whole), 2))
+        )
 
 
 @pytest.fixture(scope="module")

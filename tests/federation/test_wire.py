@@ -58,12 +58,13 @@ def same(a: object, b: object) -> bool:
     return a == b
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(values)
 def test_round_trip_and_measure(value: object) -> None:
     data = wire.encode(value)
     assert same(wire.decode(data), value)
     assert wire.measure(value).nbytes == len(data)
+    assert wire.encode_measured(value) == (data, wire.measure(value))
 
 
 @pytest.mark.parametrize(

@@ -350,6 +350,7 @@ def test_steepness_is_the_mean_square_of_slopes() -> None:
     assert torch.allclose(weight.grad, 4 * (rows.detach().square().mean(0)[:, None] * weight))
 
 
+@pytest.mark.slow
 def test_a_penalty_makes_the_critic_flatter(
     small: Callable[..., Generator], mixed: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,11 @@ ENOUGH: dict[str, dict[str, Any]] = {
 }
 CENTRES = {"a": -4.0, "b": 0.0, "c": 5.0}
 Build = Callable[..., Generator]
-each = pytest.mark.parametrize("name", ENOUGH)
+# One of each sort here, the others every week: tests/generate/test_generators.py runs them all.
+LATER = {"ctabgan", "tablegan", "tabddpm", "vgain"}
+each = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LATER)) for name in ENOUGH]
+)
 
 
 @cache
@@ -152,6 +156,7 @@ def test_without_conditions_and_with_a_category_that_is_nearly_empty() -> None:
     assert set(generator.sample(50, seed=0).frame["note"]) <= {"x", "y"}
 
 
+@pytest.mark.slow
 def test_gaps_do_not_show_in_what_is_learnt() -> None:
     """A column whose cells are missing, and another that says where, keep their distributions."""
     rng = np.random.default_rng(0)
@@ -169,22 +174,24 @@ def test_gaps_do_not_show_in_what_is_learnt() -> None:
 # --- CTAB-GAN and TableGAN ------------------------------------------------------------------
 
 
-def test_mixed_columns_have_a_mode_of_their_own_and_a_logarithm() -> None:
-    fitted = learnt("ctabgan")
+def test_mixed_columns_have_a_mode_of_their_own_and_conditions_cover_all_modes(
+    small: Build,
+) -> None:
+    fitted: Any = small("ctabgan", epochs=1).fit(groups())
     codec = fitted.encoder_._coded["debt"].codec
     assert codec.centres[codec.scales == 0].tolist() == [0.0]
     assert len(codec.log) == 2
-    made, real = fitted.sample(2000, seed=0).frame["debt"], groups().frame["debt"]
-    assert abs(np.log(made[made > 0]).median() - np.log(real[real > 0]).median()) < 0.6
-
-
-def test_conditions_cover_the_modes_of_numbers() -> None:
-    fitted = learnt("ctabgan")
     assert {span.column for span in fitted._conditional()} == {"x", "debt", "group", "flag"}
     widths = sum(span.stop - span.start for span in fitted._conditional())
     assert fitted.conditions_.width == widths
     # the mode of a number says not all there is to know about it
     assert fitted._whole_columns().sum() == 5
+
+
+@pytest.mark.slow
+def test_a_mixed_column_is_learnt_by_its_logarithm() -> None:
+    made, real = learnt("ctabgan").sample(2000, seed=0).frame["debt"], groups().frame["debt"]
+    assert abs(np.log(made[made > 0]).median() - np.log(real[real > 0]).median()) < 0.6
 
 
 def test_the_critic_is_told_the_conditions(small: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,6 +267,7 @@ def test_candidates_are_weighed_by_likelihood_and_the_search_stays_near_the_prio
 # --- TabDDPM --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_in_painting_steers_the_others_too() -> None:
     given = {"x": list(CENTRES.values()) * 50}
     few = {**ENOUGH["tabddpm"], "steps": 400, "condition": 0.0, "resample": 2}

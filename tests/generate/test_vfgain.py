@@ -283,6 +283,7 @@ def test_b_draws_rows_of_its_own(fitted: tuple[Federation, VFGAIN]) -> None:
     assert alone.sample(7, given={"member": "yes"}, seed=0).frame["member"].eq("yes").all()
 
 
+@pytest.mark.slow
 def test_the_context_is_learnt_from() -> None:
     fed = federation((300, 80, 0))
     options = SMALL | {"hidden": 32, "embedding": 8, "lr": 5e-3, "batch_size": 64, "steps": 180}

@@ -46,7 +46,8 @@ def bank_and_telco(n=160, task="binary", extra=0, labelled=1.0, seed=0, rare=Non
     return fed
 
 
-def test_together_is_better_than_alone_and_the_same_call_gives_the_same():
+def test_together_is_better_than_alone_and_the_same_call_gives_the_same(monkeypatch):
+    monkeypatch.setattr(curve, "_EPOCHS", 12)
     fed, told = bank_and_telco(extra=60), []
     before = len(fed.ledger.entries())
     found = learning_curve(fed, progress=lambda *what: told.append(what), **QUICK)

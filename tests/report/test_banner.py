@@ -123,6 +123,9 @@ METHODS = {
 }
 
 
+PICTURES = False
+
+
 def command(*words: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main(list(words))

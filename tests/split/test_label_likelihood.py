@@ -77,7 +77,9 @@ def fitted(method: Any, likelihood: Callable[[np.ndarray], np.ndarray] | None) -
     return model.predict_proba(fed, rows="all")[:, 1]
 
 
-@pytest.mark.parametrize("method", [fm.LocalVFL, fm.Local, sure_dempster])
+@pytest.mark.parametrize(
+    "method", [pytest.param(fm.LocalVFL, marks=pytest.mark.slow), fm.Local, sure_dempster]
+)
 def test_who_knows_how_often_labels_are_wrong_is_as_sure_as_the_truth_allows(method: Any) -> None:
     def as_said(said: np.ndarray) -> np.ndarray:
         return np.where(said[:, None] == [1, 0], 0.7, 0.3)

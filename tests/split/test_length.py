@@ -30,12 +30,12 @@ CONFIG = SplitConfig(
     bottom=(8,),
     embedding=4,
     top=(8,),
-    epochs=12,
+    epochs=8,
     validation=0.2,
     patience=3,
     refit=True,
     restarts=2,
-    settings=Settings(32, OptimizerSpec(lr=1e-2), epoch_steps=10),
+    settings=Settings(32, OptimizerSpec(lr=1e-2), epoch_steps=5),
 )
 
 
@@ -47,6 +47,13 @@ def weights(fed: Any, model: SplitNetwork) -> torch.Tensor:
     parts = [part_of(site, model.model) for site in fed.engine.sites.values()]
     halves = [half for part in parts for half in (part.bottom, part.top) if half is not None]
     return torch.cat([v.detach().flatten() for h in halves for v in h.module.state_dict().values()])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(make_fed: Make, whole_trainings: None) -> tuple[Any, SplitNetwork]:
+    """A training that looks at held-out rows and then at all: read, never gone on with."""
+    fed = make_fed()
+    return fed, network(fed).fit(segments(fed))
 
 
 def segments(fed: Any) -> list[list[object]]:
@@ -139,11 +146,10 @@ def test_few_rows_hold_out_more_and_then_train_on_all(make_fed: Make, make_frame
 
 
 def test_refitting_is_training_on_all_rows_as_long_as_held_out_rows_chose(
-    make_fed: Make, tmp_path: Path
+    make_fed: Make, undisturbed: tuple[Any, SplitNetwork]
 ) -> None:
-    fed = make_fed()
-    model = network(fed).fit(segments(fed))
-    assert 0 < model.best_epoch <= 12
+    fed, model = undisturbed
+    assert 0 < model.best_epoch <= 8
     assert "val_log_loss" in model.history[-1]
     again = make_fed()
     length = replace(CONFIG, refit=False, validation=0.0, epochs=model.best_epoch, restarts=0)
@@ -155,9 +161,10 @@ class Killed(Exception):
     """Stands for a process that is ended between two epochs."""
 
 
-def test_a_refit_is_resumed(make_fed: Make, tmp_path: Path) -> None:
-    fed = make_fed()
-    undisturbed = network(fed).fit(segments(fed))
+def test_a_refit_is_resumed(
+    make_fed: Make, tmp_path: Path, undisturbed: tuple[Any, SplitNetwork]
+) -> None:
+    fed, whole = undisturbed
 
     def kill(stage: str, done: int, total: int, scores: dict[str, float]) -> None:
         if stage == "refit" and done == 2:
@@ -175,8 +182,8 @@ def test_a_refit_is_resumed(make_fed: Make, tmp_path: Path) -> None:
         progress=lambda stage, *_: stages.add(stage),
     )
     assert stages == {"refit"}
-    assert torch.equal(weights(fresh, resumed), weights(fed, undisturbed))
-    assert resumed.history == undisturbed.history
+    assert torch.equal(weights(fresh, resumed), weights(fed, whole))
+    assert resumed.history == whole.history
 
 
 def test_too_few_rows_to_hold_out_train_a_fixed_length(make_fed: Make, make_frame: Make) -> None:

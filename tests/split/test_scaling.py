@@ -120,7 +120,17 @@ def judged(model: Any, fed: fm.Federation, rows: str) -> tuple[np.ndarray, np.nd
     return model.predict_proba(test, rows=rows), np.searchsorted(CLASSES, y.astype(str))
 
 
-@pytest.mark.parametrize("method", [fm.VFL, fm.LocalVFL, fm.AbsentPartner, fm.RISA])
+later = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        fm.VFL,
+        fm.RISA,
+        *(pytest.param(each, marks=later) for each in (fm.LocalVFL, fm.AbsentPartner)),
+    ],
+)
 def test_one_minus_confidence_is_the_error_rate_for_every_kind_of_row(
     method: Any, fed: fm.Federation
 ) -> None:

@@ -170,7 +170,7 @@ def test_sixteen_bits_on_the_wire_halve_the_bytes(make_fed: Make) -> None:
 
 @pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
 def test_it_learns(make_fed: Make, make_frame: Make, task: str) -> None:
-    frame = make_frame(500, task=task)
+    frame = make_frame(360, task=task)
     fed = make_fed(frame, test=make_frame(300, seed=1, task=task))
     config = replace(QUICK, bottom=(16,), top=(16,), epochs=20, validation=0.15, patience=15,
                      settings=Settings(32, OptimizerSpec(lr=1e-2)))  # fmt: skip

@@ -116,24 +116,31 @@ class _Room:
 
 def encode(value: Any, *, max_bytes: int = MAX_BYTES) -> bytes:
     """The bytes of `value`, header included; `WireError` for a type that has no place here."""
+    return _encoded(value, max_bytes)[0]
+
+
+def encode_measured(value: Any) -> tuple[bytes, Measure]:
+    """Both in one go."""
+    encoded, walk = _encoded(value, MAX_BYTES)
+    return encoded, walk.measure()
+
+
+def measure(value: Any) -> Measure:
+    """Shape, dtype and encoded size of `value`; refuses what `encode` would refuse."""
+    return _Walk(value, None).measure()
+
+
+def _encoded(value: Any, max_bytes: int) -> tuple[bytes, _Walk]:
     parts: list[Any] = [b""]
-    length = _Walk(value, parts).nbytes
+    walk = _Walk(value, parts)
+    length = walk.nbytes
     if length + HEADER.size > max_bytes:
         raise WireError(
             f"a value of {length:,} bytes is over the limit of {max_bytes:,}. "
             "Mend: send it in chunks"
         )
     parts[0] = HEADER.pack(MAGIC, VERSION, length)
-    return b"".join(parts)
-
-
-def measure(value: Any) -> Measure:
-    """Shape, dtype and encoded size of `value`; refuses what `encode` would refuse."""
-    walk = _Walk(value, None)
-    shapes = [shape for shape, _ in walk.seen]
-    shape = ", ".join(shapes[:4]) + (" …" if len(shapes) > 4 else "")
-    dtype = ", ".join(dict.fromkeys(dtype for _, dtype in walk.seen))
-    return Measure(shape, dtype, HEADER.size + walk.nbytes, ", ".join(dict.fromkeys(walk.sealed)))
+    return b"".join(parts), walk
 
 
 class _Walk:
@@ -151,6 +158,13 @@ class _Walk:
         self.add(value, 0)
         # At its sender is refused what its receiver would not make room for.
         _Room(self.nbytes).charge(self.memory, self.items)
+
+    def measure(self) -> Measure:
+        shapes = [shape for shape, _ in self.seen]
+        shape = ", ".join(shapes[:4]) + (" …" if len(shapes) > 4 else "")
+        dtype = ", ".join(dict.fromkeys(dtype for _, dtype in self.seen))
+        sealed = ", ".join(dict.fromkeys(self.sealed))
+        return Measure(shape, dtype, HEADER.size + self.nbytes, sealed)
 
     def put(self, part: bytes, memory: int = 0) -> None:
         self.nbytes += len(part)

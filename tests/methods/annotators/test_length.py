@@ -35,7 +35,7 @@ def test_a_loss_is_less_only_by_more_than_its_standard_error() -> None:
         assert crowds.clearly_less(plain - spared - gain, than=plain) == clear
 
 
-@pytest.mark.parametrize("method", [EM, MJ])
+@pytest.mark.parametrize("method", [EM, pytest.param(MJ, marks=pytest.mark.slow)])
 def test_a_network_stops_before_it_learns_the_errors_by_heart(method: Any, crowd_of: Make) -> None:
     crowd = crowd_of(rates=(0.25, 0.3, 0.35), seed=1)
     test = crowd.fed.on("test")
@@ -68,6 +68,7 @@ def test_a_training_that_collapses_begins_again(
     assert "It began again once" in model.notes_[0]
 
 
+@pytest.mark.slow
 def test_labels_are_never_worse_explained_than_by_dawid_skene(crowd_of: Make) -> None:
     crowd = crowd_of(rates=(0.3, 0.35, 0.4), rows=400)
     inc = InC(**WIDE).fit(crowd.fed)

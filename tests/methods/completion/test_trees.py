@@ -237,6 +237,7 @@ def test_sampled_rows_and_columns_are_the_same_in_all_modes():
 # ---------------------------------------------------------------------------------- how good
 
 
+@pytest.mark.slow
 def test_as_good_as_scikit_learns_histogram_trees():
     a, b = joined(n=3000)
     cut = 2000

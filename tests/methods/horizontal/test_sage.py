@@ -123,7 +123,7 @@ def test_every_method_runs_over_a_strict_federation(
 
 def test_sage_learns_from_unlabelled_rows() -> None:
     fed = clinics_of((9, 9, 9))
-    model = SAGE(rounds=25, watch="test").fit(fed)
+    model = SAGE(rounds=15, watch="test").fit(fed)
     assert model.evaluate(fed.on("test"))["accuracy"] > 0.85
     last = model.history_[-1]
     assert last["accuracy"] == model.score(fed.on("test"))

@@ -121,7 +121,7 @@ def fitted() -> dict[type[SplitEstimator], tuple[SplitEstimator, Federation]]:
     for method in ALL:
         fed = torn()
         once = {} if method is FewShotVFL else {"refit": False}
-        found[method] = (make(method, epochs=30, patience=30, **once).fit(fed), fed)
+        found[method] = (make(method, epochs=16, patience=16, **once).fit(fed), fed)
     return found
 
 

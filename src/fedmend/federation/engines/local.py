@@ -93,8 +93,12 @@ class LocalEngine:
         self, sender: str, receiver: str, call: str, kind: str, value: Any, opens: str = ""
     ) -> Any:
         """Take a value over the boundary: measured and noted, in strict mode encoded as well."""
-        self.ledger.record(sender, receiver, call, kind, wire.measure(value), opens=opens)
-        return wire.decode(wire.encode(value)) if self.strict else value
+        if not self.strict:
+            self.ledger.record(sender, receiver, call, kind, wire.measure(value), opens=opens)
+            return value
+        encoded, size = wire.encode_measured(value)
+        self.ledger.record(sender, receiver, call, kind, size, opens=opens)
+        return wire.decode(encoded)
 
     def _error(self, site: Site, call: str, kind: str, error: Exception) -> None:
         """An error is an answer: noted with the bytes it would have from another machine."""
