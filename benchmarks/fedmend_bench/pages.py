@@ -251,6 +251,7 @@ def _by_round(file: Path) -> str:
 
 TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "risa-search": (SEARCH, lambda file: _searched(file, ("adult", "credit"), (1, 10, 50), 3000)),
+    "risa-search-digits": (SEARCH, lambda file: _searched(file, ("digits",), (10, 50), 1000)),
     "risa-three-parties": (THREE, _three_parties),
     "sage-runs": (CIFAR, lambda file: _standing(file, "accuracy")),
     "sage-published": (CIFAR, lambda file: _standing(file, "accuracy_published")),
