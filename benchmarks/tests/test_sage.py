@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fedmend.errors import ConfigError
 from fedmend_bench.harness import run_bench
@@ -39,6 +40,15 @@ def test_the_papers_table_is_there() -> None:
     assert table["FixMatch-LPL"] == 84.36
     assert set(table) <= set(METHODS)
     assert paper_accuracy("digits", 0.5) == {}
+
+
+def test_a_fixed_weight_of_the_local_label() -> None:
+    """0 is the global label alone, 1 would be the local one's; SAGE's own follows the gap."""
+    local, common = torch.tensor([[0.96, 0.04]]), torch.tensor([[0.02, 0.98]])
+    for name, own in (("lambda 0", 0.0), ("lambda 0.75", 0.75), ("CPG only", 1.0)):
+        method = estimator_of(name, "default")._method()
+        target = method.rule(local, common, torch.tensor([0]), {}).target
+        torch.testing.assert_close(target, torch.tensor([[own, 1 - own]]))
 
 
 def test_every_recipe_has_the_authors_settings() -> None:

@@ -1,9 +1,14 @@
-"""The rows of SAGE's Table 1, Table 3 and Table 4, as estimators."""
+"""The rows of SAGE's Table 1, Table 3 and Table 4 and the lines of its Figure 5, as estimators."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+
+from fedmend._parameters import parameters
 from fedmend.errors import ConfigError
 from fedmend.methods.horizontal.baselines import (
     FedAvg,
@@ -17,9 +22,34 @@ from fedmend.methods.horizontal.baselines import (
     FlexMatch,
 )
 from fedmend.methods.horizontal.estimator import HorizontalEstimator
+from fedmend.methods.horizontal.local_methods import LocalMethod, PseudoMethod
+from fedmend.methods.horizontal.rules import SageRule
 from fedmend.methods.horizontal.sage import SAGE
 
 __all__ = ["METHODS", "SETTINGS", "estimator_of"]
+
+
+@dataclass(frozen=True)
+class FixedRule(SageRule):
+    """SAGE's labels with one weight of the local class for all rows."""
+
+    fixed: float = 0.5
+
+    name: ClassVar[str] = "sage-fixed"
+
+    def weight(self, c_l: Tensor, c_g: Tensor) -> Tensor:
+        return torch.full_like(c_l, self.fixed)
+
+
+@parameters
+class FixedSAGE(SAGE):
+    """SAGE with a fixed lambda: 1 is the local label alone, 0 the global one."""
+
+    fixed: float = 0.5
+
+    def _method(self) -> LocalMethod:
+        return PseudoMethod(FixedRule(self.tau, self.kappa, self.cpg, fixed=self.fixed))
+
 
 METHODS: dict[str, tuple[type[HorizontalEstimator], dict[str, Any]]] = {
     "FedAvg": (FedAvg, {}),
@@ -38,6 +68,8 @@ METHODS: dict[str, tuple[type[HorizontalEstimator], dict[str, Any]]] = {
     # The ablation: without the soft correction, and without the global model's labels.
     "CPG only": (SAGE, {"cdsc": False}),
     "CDSC only": (SAGE, {"cpg": False}),
+    # Figure 5. At 1 it is "CPG only".
+    **{f"lambda {each:g}": (FixedSAGE, {"fixed": each}) for each in (0.0, 0.25, 0.5, 0.75)},
     "FlexMatch+SAGE": (FlexMatch, {"sage": True}),
     "FedDure+SAGE": (FedDure, {"sage": True}),
     "FedDB+SAGE": (FedDB, {"sage": True}),

@@ -55,7 +55,8 @@ def _default() -> list[Unit]:
     alphas = [Unit("SAGE", rounds, alpha) for rounds in (25, 100) for alpha in (0.1, 1.0)]
     rest = [Unit(name, 30) for name in slow]
     extra = [Unit(name, 30) for name in plugins]
-    return [*rivals, *first, *fashion, *rest, *alphas[:2], *extra, *alphas[2:]]
+    fixed = [Unit(name, 30) for name in METHODS if name.startswith("lambda ")]
+    return [*rivals, *first, *fashion, *rest, *alphas[:2], *extra, *alphas[2:], *fixed]
 
 
 def _quick() -> list[Unit]:

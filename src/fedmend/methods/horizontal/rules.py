@@ -185,7 +185,7 @@ class SageRule(Rule):
     ) -> PseudoLabels:
         """SAGE's labels, wherever the decisions come from that the two models are sure."""
         (c_l, class_local), (c_g, class_global) = p_l.max(dim=1), p_g.max(dim=1)
-        own = torch.exp(-self.kappa * (c_l - c_g).abs()) if self.cdsc else torch.ones_like(c_l)
+        own = self.weight(c_l, c_g) if self.cdsc else torch.ones_like(c_l)
         # Where the local model is not sure the target is the global class alone.
         own = torch.where(by_local, own, torch.zeros_like(own))[:, None]
         count = p_l.shape[1]
@@ -194,6 +194,10 @@ class SageRule(Rule):
         mask = (by_local | by_global) if self.cpg else by_local
         score = torch.where(by_local, c_l, c_g)
         return PseudoLabels(target, mask, torch.ones_like(score), score)
+
+    def weight(self, c_l: Tensor, c_g: Tensor) -> Tensor:
+        """Of the local class beside the global one, lambda."""
+        return torch.exp(-self.kappa * (c_l - c_g).abs())
 
 
 # ---------------------------------------------------------------------------------- FlexMatch
