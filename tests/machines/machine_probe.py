@@ -27,8 +27,3 @@ class MachineProbe(Worker):
     @exposed(kind="control")
     def pid(self) -> int:
         return os.getpid()
-
-    @exposed(kind="control")
-    def fill(self, path: str) -> None:
-        with self.site.folder(path).open("wb") as file:
-            file.write(b"0" * (1 << 20))

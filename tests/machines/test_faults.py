@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -143,29 +144,30 @@ def test_over_a_slow_link_the_numbers_are_the_same(fresh_world, undisturbed):
     assert 0 < sent < link.carried
 
 
-def test_a_full_disk_at_a_party_is_named_and_nothing_else_breaks(world, small_disk):
-    home = world.kits.party("telco") / "runs" / "full"
-    home.parent.mkdir(exist_ok=True)
-    home.symlink_to(small_disk)
-    with world.open("full") as fed, fed.workers(MachineProbe) as workers:
-        with pytest.raises(
-            PartyFailed, match="'telco' failed in MachineProbe.fill: OSError: No sp"
-        ):
-            workers["telco"].fill("block")
-        assert workers["telco"].pid() > 0
-    assert "No space left on device" in world.events("telco")
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 64 kB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
+def test_a_full_disk_at_a_party_is_named_and_resume_finishes_the_run(fresh_world, undisturbed):
+    """What a party keeps of a training is on a file system of its own, which fills up."""
+    world = fresh_world
+    kept = world.kits.party("telco") / "runs"
+    kept.mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(kept)]
     if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("a small file system can only be mounted by root")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    large = kept / "large"
+
+    def fill():
+        with contextlib.suppress(OSError), large.open("wb", buffering=0) as file:
+            while file.write(b"0" * 4096):
+                pass
+
+    try:
+        with pytest.raises(PartyFailed, match="party 'telco' failed in .*No space left on device"):
+            world.run("full", listener=Strike(2, fill), epochs=EPOCHS)
+        assert "No space left on device" in world.events("telco")
+        large.unlink()
+        same(world.run("full", resume=True, epochs=EPOCHS), undisturbed)
+    finally:
+        world.parties["telco"].stop()
+        subprocess.run(["umount", str(kept)], check=True)
 
 
 def test_the_coordinator_killed_leaves_no_job_behind(fresh_world, undisturbed):
