@@ -359,6 +359,9 @@ class BfvWorker(ProductWorker):
 class BfvProducts(Products):
     """The coordinator's half: passes messages on, and adds shares if it is the one to learn."""
 
+    worker = BfvWorker
+    limit_bits = MOST_PLAIN_BITS - 1
+
     packing: Packing | None = None
     _profile: Profile | None = None
     _bits = 0

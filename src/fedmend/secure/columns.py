@@ -29,7 +29,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -297,8 +297,14 @@ class Wanted:
 class Products:
     """The coordinator's half of a protocol: over two workers whose keys have changed hands.
 
-    a, b: the workers with the fixed and with the changing columns.
+    a, b: the workers with the fixed and with the changing columns. worker: their class.
+    limit_bits: products are in magnitude below two to this many; beyond they would come out wrong,
+    so are refused. warning: what whoever asks for it is told.
     """
+
+    worker: ClassVar[type[ProductWorker]]
+    limit_bits: ClassVar[int] = 63
+    warning: ClassVar[str] = ""
 
     def __init__(
         self,

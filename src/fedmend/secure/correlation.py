@@ -573,4 +573,4 @@ def _check_rows(work: _Work, min_rows: int) -> None:
         )
 
 
-declare("correlation", RankWorker, *PRODUCT_WORKERS.values(), providers=["state"], named_only=True)
+declare("correlation", RankWorker, *PRODUCT_WORKERS, providers=["state"], named_only=True)

@@ -122,6 +122,8 @@ class DealerWorker(ProductWorker):
 class DealerProducts(Products):
     """The coordinator's half; holds A' between products."""
 
+    worker = DealerWorker
+
     _number = 0
     _fixed_number = 0
     _masked_fixed: Blocked | None = None

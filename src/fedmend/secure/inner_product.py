@@ -29,7 +29,7 @@ from fedmend.errors import AlignmentError, ConfigError, DataError, PrivacyWarnin
 from fedmend.federation.bound import declare
 from fedmend.federation.federation import Each, Federation
 from fedmend.federation.worker import exposed
-from fedmend.secure.bfv import MOST_PLAIN_BITS, BfvProducts, BfvWorker
+from fedmend.secure.bfv import BfvProducts
 from fedmend.secure.channel import introduce
 from fedmend.secure.columns import (
     Columns,
@@ -39,21 +39,13 @@ from fedmend.secure.columns import (
     Wanted,
     largest_product,
 )
-from fedmend.secure.dealer import SIDES, DealerProducts, DealerWorker
+from fedmend.secure.dealer import SIDES, DealerProducts
 from fedmend.secure.exact import wrapping_product
-from fedmend.secure.published import PublishedProducts, PublishedWorker
+from fedmend.secure.published import PublishedProducts
 
 logger = logging.getLogger(__name__)
 
 Mode = Literal["bfv", "dealer", "published", "plain"]
-
-# Products in magnitude below two to this many; beyond they would come out wrong, so are refused.
-LIMIT_BITS = {"bfv": MOST_PLAIN_BITS - 1, "dealer": 63, "published": 63, "plain": 63}
-_IN_THE_OPEN = {
-    "published": "mode='published' shows the coordinator the difference of every row: for "
-    "reference only. Mend: mode='bfv'",
-    "plain": "mode='plain' sends columns in the clear: for simulation only. Mend: mode='bfv'",
-}
 
 
 class PlainWorker(ProductWorker):
@@ -67,6 +59,9 @@ class PlainWorker(ProductWorker):
 class PlainProducts(Products):
     """Simulation: the coordinator multiplies what the parties send it."""
 
+    worker = PlainWorker
+    warning = "mode='plain' sends columns in the clear: for simulation only. Mend: mode='bfv'"
+
     _values: np.ndarray | None = None
 
     def products(self, wanted: Wanted) -> np.ndarray:
@@ -75,18 +70,14 @@ class PlainProducts(Products):
         return wrapping_product(self._values, self.b.values()).view(np.int64)
 
 
-PRODUCT_WORKERS: dict[str, type[ProductWorker]] = {
-    "bfv": BfvWorker,
-    "dealer": DealerWorker,
-    "published": PublishedWorker,
-    "plain": PlainWorker,
-}
-_PROTOCOLS: dict[str, type[Products]] = {
+PROTOCOLS: dict[str, type[Products]] = {
     "bfv": BfvProducts,
     "dealer": DealerProducts,
     "published": PublishedProducts,
     "plain": PlainProducts,
 }
+PRODUCT_WORKERS = [protocol.worker for protocol in PROTOCOLS.values()]
+LIMIT_BITS = {mode: protocol.limit_bits for mode, protocol in PROTOCOLS.items()}
 
 
 class ProductSession:
@@ -111,10 +102,9 @@ class ProductSession:
         key_bits: int = 2048,
         progress: Progress | None = None,
     ) -> None:
-        if mode not in PRODUCT_WORKERS:
-            raise ConfigError(
-                f"unknown mode {mode!r}. Mend: use one of {', '.join(PRODUCT_WORKERS)}"
-            )
+        if mode not in PROTOCOLS:
+            raise ConfigError(f"unknown mode {mode!r}. Mend: use one of {', '.join(PROTOCOLS)}")
+        protocol = PROTOCOLS[mode]
         if fixed.party == changing_party:
             raise ConfigError(
                 f"both sides are {changing_party!r}, who can multiply its own columns alone. "
@@ -125,16 +115,16 @@ class ProductSession:
         self._fixed = fixed
         sides = {"role": Each(dict(zip(self.parties, SIDES, strict=True)))}
         self._workers = fed.workers(
-            PRODUCT_WORKERS[mode], parties=list(self.parties), **(sides if mode == "dealer" else {})
+            protocol.worker, parties=list(self.parties), **(sides if mode == "dealer" else {})
         )
         try:
             introduce(self._workers)
             self.fixed_facts: dict[str, Any] = self._load(fixed)
-            self.protocol = _PROTOCOLS[mode](
+            self.protocol = protocol(
                 self._workers, *self.parties, key_bits=key_bits, progress=progress
             )
-            if mode in _IN_THE_OPEN:
-                warnings.warn(_IN_THE_OPEN[mode], PrivacyWarning, stacklevel=2)
+            if protocol.warning:
+                warnings.warn(protocol.warning, PrivacyWarning, stacklevel=2)
         except BaseException:
             self._workers.stop()
             raise
@@ -230,7 +220,7 @@ def inner_products(
 
 declare(
     "products",
-    *PRODUCT_WORKERS.values(),
+    *PRODUCT_WORKERS,
     providers=["integers", "indicators", "centred-ranks", "fixed-point", "state"],
     named_only=True,
 )

@@ -130,6 +130,12 @@ class PublishedWorker(ProductWorker):
 class PublishedProducts(Products):
     """The coordinator as key holder."""
 
+    worker = PublishedWorker
+    warning = (
+        "mode='published' shows the coordinator the difference of every row: for reference only. "
+        "Mend: mode='bfv'"
+    )
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.key = Paillier.generate(self.key_bits)

@@ -20,7 +20,7 @@ declare(
     "fedpsg-pum",
     RowsWorker,
     RankWorker,
-    *PRODUCT_WORKERS.values(),
+    *PRODUCT_WORKERS,
     *(LinearFeatures, LinearTargets, AsideFeatures, AsideTargets),
     *(TreeFeatures, TreeTargets, NeuralFeatures, NeuralTargets),
     *(SelfTrainingWorker, GenerateWorker, ContextWorker, ImputerWorker, MergeWorker),
