@@ -252,13 +252,12 @@ _POINTS = 512
 _SIZES = (1, 2, 3, 5, 7, 10, 15, 20)
 
 
-class Mixture:
+class Mixture(NamedTuple):
     """Weights, means and deviations of the modes, all of shape (modes,)."""
 
-    def __init__(self, weights: np.ndarray, means: np.ndarray, deviations: np.ndarray) -> None:
-        self.weights = weights
-        self.means = means
-        self.deviations = deviations
+    weights: np.ndarray
+    means: np.ndarray
+    deviations: np.ndarray
 
     def log_joint(self, values: np.ndarray) -> np.ndarray:
         """log(weight · density) of every value under every mode.

@@ -312,12 +312,11 @@ class StoreWorker(TargetWorker):
         site: Site,
         scope: str = "train",
         *,
-        model: str,
-        segments: Segments,
         targets: Sequence[str] | None = None,
+        **params: Any,
     ) -> None:
-        super().__init__(site, scope, model=model, segments=segments)
-        if f"{model}:targets" not in site.state:
+        super().__init__(site, scope, **params)
+        if f"{self.model}:targets" not in site.state:
             store = TargetStore.of(site.name, self.table, self.alignment, len(self.rows), targets)
             self.keep("targets", store)
 
