@@ -207,8 +207,9 @@ def test_a_horizontal_federation(workshop, make_frame) -> None:
     assert record.methods[0].params["rounds"] == 3
 
 
-def test_few_labels_at_every_party_are_no_reason_for_pseudo_labels(workshop, make_frame) -> None:
-    """In a fold a party has six labelled rows, too few to tell of: the simplest is taken."""
+@pytest.mark.parametrize("west", [70, 16], ids=["few labels", "a small party"])
+def test_what_cannot_be_judged_is_no_reason_for_pseudo_labels(workshop, make_frame, west) -> None:
+    """In a fold a party has six labelled rows, too few to tell of, or too few rows to be cut."""
     frame = make_frame(300).drop(columns="city")
     frame.insert(0, "id", range(300))
     party = (
@@ -219,7 +220,8 @@ def test_few_labels_at_every_party_are_no_reason_for_pseudo_labels(workshop, mak
         rows, file = frame.iloc[number * 100 : number * 100 + 100], workshop.folder / f"{name}.csv"
         rows[70:].to_csv(file.with_name(f"{name}-test.csv"), index=False)
         known = rows.index % 6 == 0
-        rows[:70].assign(y=rows["y"].where(known)).to_csv(file, index=False)
+        kept = rows[: west if name == "west" else 70]
+        kept.assign(y=kept["y"].where(known[: len(kept)])).to_csv(file, index=False)
     workshop.config.write_text(
         '[run]\nshape = "horizontal"\n' + "".join(map(party.format, names))
         + '[[method]]\nname = "auto"\nrounds = 2\nfolds = 2\n'

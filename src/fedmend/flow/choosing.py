@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fedmend.errors import ConfigError, FedmendError, FedmendWarning
+from fedmend.errors import ConfigError, FedmendError, FedmendWarning, Refused
 from fedmend.federation import Federation
 from fedmend.flow.config.settings import COMPLETED, AutoSettings
 from fedmend.flow.scoring import Reference, measure
@@ -37,8 +37,9 @@ FEW_ROWS = 40
 """With fewer aligned rows the folds say more about chance than about methods."""
 HELD_OUT = "held-out rows"
 _UNJUDGED = (
-    "{} was taken without a comparison, as the simplest: in a fold no party has labelled rows "
-    "enough to tell scores of. Mend: more labelled rows, fewer folds, or name a method."
+    "{} was taken without a comparison, as the simplest: a party has too few rows for folds, or no "
+    "party has labelled rows enough in one to tell scores of. Mend: more labelled rows, fewer "
+    "folds, or name a method."
 )
 
 
@@ -185,13 +186,20 @@ class Contest:
             if candidate.skipped:
                 continue
             if candidate.completed not in made:
-                made[candidate.completed] = fold(
-                    self.views[candidate.completed],
-                    number,
-                    self.how.folds,
-                    self.seed,
-                    horizontal=self.horizontal,
-                )
+                try:
+                    made[candidate.completed] = fold(
+                        self.views[candidate.completed],
+                        number,
+                        self.how.folds,
+                        self.seed,
+                        horizontal=self.horizontal,
+                    )
+                except Refused as refused:
+                    if not self.horizontal:
+                        raise
+                    # A client too small to be cut into folds is no reason not to train with it.
+                    logger.warning("methods are not compared: %s", refused)
+                    return
             train, held = made[candidate.completed]
             began = time.perf_counter()
             try:
