@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["beside", "write_whole"]
-
 
 @contextmanager
 def beside(path: str | os.PathLike[str]) -> Iterator[Path]:

@@ -20,8 +20,6 @@ from typing import Any, TypeVar
 from fedmend._files import write_whole
 from fedmend.errors import DataError
 
-__all__ = ["plain", "reading", "typed", "write_json"]
-
 Record = TypeVar("Record")
 
 

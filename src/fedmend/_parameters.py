@@ -23,19 +23,6 @@ from typing import (
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError
 
-__all__ = [
-    "Parameters",
-    "Rules",
-    "at_least",
-    "check_values",
-    "fits",
-    "one_of",
-    "parameters",
-    "parse_options",
-    "type_words",
-    "wrong_values",
-]
-
 _WORDS = {
     bool: "true or false",
     int: "a whole number",

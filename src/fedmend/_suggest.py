@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["closest", "did_you_mean", "one_of_these"]
-
 
 def closest(word: str, known: Iterable[str]) -> str | None:
     """The known word nearest to ``word``, or None when nothing is near."""

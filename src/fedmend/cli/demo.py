@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from fedmend.flow.config import Config
 
-__all__ = ["CONFIG", "demo_tables", "run_demo"]
-
 HOSPITAL_A, HOSPITAL_B, LABORATORY, REGISTRY = "hospital-a", "hospital-b", "laboratory", "registry"
 LOOKS = ("texture", "smoothness", "symmetry", "fractal dimension")
 OVERLAP = 0.2

@@ -10,8 +10,6 @@ from typer import Argument, Option, Typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["app", "escaped", "terminal"]
-
 app = Typer(
     name="fedmend",
     help="Mends federated data: aligns parties, shows what is torn, trains across them, "

@@ -21,17 +21,6 @@ from fedmend.report.overview import Overview
 from fedmend.report.record import MethodRun, RunRecord
 from fedmend.report.words import what_was_seen
 
-__all__ = [
-    "TerminalListener",
-    "bullets",
-    "comparison_table",
-    "plain_table",
-    "show_banner",
-    "show_ledger",
-    "show_overview",
-]
-
-
 WIDEST_NAME = 28
 
 

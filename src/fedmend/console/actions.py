@@ -25,8 +25,6 @@ from fedmend.deploy.party_file import confirm, unconfirmed
 from fedmend.deploy.rules import WHO, Rule
 from fedmend.errors import ConfigError
 
-__all__ = ["ACTIONS", "Download"]
-
 Form = Mapping[str, str]
 HERE = "console"
 

@@ -16,8 +16,6 @@ from fedmend.federation.ledger import inspect_ledger
 if TYPE_CHECKING:
     from fedmend.console.party import Party
 
-__all__ = ["account_of"]
-
 
 def account_of(party: Party) -> dict[str, Any]:
     """The account as JSON, with the signature of the party's own key.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from fedmend.console.party import Party
     from fedmend.deploy.party_file import PartyFile
 
-__all__ = ["KeptPart", "kept_models", "put_back", "revoke", "who_may_ask"]
-
 REVOKED_FOLDER = "revoked"
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 

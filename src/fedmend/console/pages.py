@@ -28,8 +28,6 @@ from fedmend.methods.registry import METHODS, PUBLIC, estimate
 from fedmend.report.record import AUDIT_FILE
 from fedmend.report.words import flows, name_of
 
-__all__ = ["PAGES", "left_by_recipient", "spent_on_labels"]
-
 EVENTS_SHOWN, CROSSINGS_SHOWN, PREVIEW_ROWS = 20, 12, 8
 TAIL_BYTES = 1 << 14
 Shown = dict[str, Any]

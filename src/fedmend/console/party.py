@@ -23,8 +23,6 @@ from fedmend.flow.reading import read_party
 if TYPE_CHECKING:
     from fedmend.data.table import Table
 
-__all__ = ["Party"]
-
 
 class Party:
     """place: the kit, or the party.toml in it."""

@@ -28,8 +28,6 @@ from fedmend.methods.annotators.worker import REVIEW
 if TYPE_CHECKING:
     from fedmend.console.party import Party
 
-__all__ = ["DECIDED_FILE", "Review", "decide", "open_reviews"]
-
 DECIDED_FILE = "labels-reviewed.csv"
 AT_ONCE = 25
 _WORDS = ("accept", "reject")

@@ -34,8 +34,6 @@ from fedmend.serve.loopback import LOOPBACK, LoopbackHandler, LoopbackServer
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["ConsoleServer"]
-
 logger = logging.getLogger(__name__)
 
 MAX_FORM_BYTES = 1 << 18

@@ -28,8 +28,6 @@ from fedmend.federation.engines.flare.events import EVENTS_FILE, Events, printab
 from fedmend.federation.engines.flare.host import Hello
 from fedmend.federation.engines.flare.kits import owner_of
 
-__all__ = ["Question", "ask", "consent", "give_answer", "open_question"]
-
 _QUESTION = "question.json"
 _ANSWER = "answer.txt"
 

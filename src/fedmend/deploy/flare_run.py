@@ -28,8 +28,6 @@ from fedmend.report.page import LEDGER_FILE
 if TYPE_CHECKING:
     from fedmend.report.record import RunRecord
 
-__all__ = ["LEDGERS_FOLDER", "execute_flare", "server_up"]
-
 logger = logging.getLogger(__name__)
 
 LEDGERS_FOLDER = "ledgers"

@@ -19,8 +19,6 @@ from fedmend.deploy.party_file import PARTY_FILE, load_party, party_of
 from fedmend.deploy.rules import Rule, with_rule, without_rule
 from fedmend.errors import ConfigError
 
-__all__ = ["HISTORY_FILE", "Decision", "add_rule", "decisions", "note", "remove_rule"]
-
 HISTORY_FILE = "history.jsonl"
 BY_HAND = "somebody, in party.toml itself"
 

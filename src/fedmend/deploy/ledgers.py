@@ -36,8 +36,6 @@ from fedmend.secure.keys import fingerprint
 if TYPE_CHECKING:
     from fedmend.deploy.party_file import PartyFile
 
-__all__ = ["ACCOUNT_FORMAT", "export_ledger", "reconcile_run", "signed", "verify_run"]
-
 EXPORT_FORMAT = "fedmend ledger export 1"
 ACCOUNT_FORMAT = "fedmend account 1"
 _MEND = (

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
     from fedmend.data.schema import Schema
 
-__all__ = ["Check", "check_party"]
-
 LITTLE_SPACE_BYTES = 1 << 30
 
 

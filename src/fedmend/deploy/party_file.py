@@ -52,25 +52,6 @@ if TYPE_CHECKING:
     from fedmend.data.schema import Schema
     from fedmend.secure.keys import Identity
 
-__all__ = [
-    "CONFIRMED_FILE",
-    "PARTNERS_FILE",
-    "PARTY_FILE",
-    "KeySettings",
-    "PartyFile",
-    "confirm",
-    "install_keys",
-    "install_workers",
-    "load_party",
-    "open_site",
-    "own_identity",
-    "party_of",
-    "read_new",
-    "require_confirmed",
-    "rules_of",
-    "unconfirmed",
-]
-
 logger = logging.getLogger(__name__)
 
 PARTY_FILE = "party.toml"

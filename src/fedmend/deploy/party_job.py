@@ -14,8 +14,6 @@ from fedmend.federation.engines.flare.events import EVENTS_FILE, Events
 from fedmend.federation.engines.flare.host import Hello, Opener
 from fedmend.federation.engines.flare.kits import owner_of
 
-__all__ = ["PartyJob"]
-
 
 class PartyJob(CollabParty):
     """A party's end of a job."""

@@ -19,8 +19,6 @@ from fedmend.federation.ledger import Entry, read_line
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["PartyScreen", "crossing_words"]
-
 Line = tuple[float, str, str]  # when, what, and in which style
 _COLOURS = {"info": "default", "refused": "yellow", "error": "red"}
 

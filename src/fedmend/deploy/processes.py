@@ -35,8 +35,6 @@ from fedmend.federation.engines.flare.kits import (
     server_of,
 )
 
-__all__ = ["Daemon", "Running", "role_of"]
-
 PROCESS_FILE = "process.json"
 OUTPUT_FILE = "output.txt"
 QUICK_DEATHS = 5

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from fedmend.federation.engines.flare.kits import server_of
 
-__all__ = ["reach"]
-
 
 def reach(kit: Path, seconds: float) -> tuple[bool, str]:
     """Whether something is wrong, and what was found.

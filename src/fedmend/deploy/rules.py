@@ -24,8 +24,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from fedmend.federation.kinds import KINDS
 from fedmend.federation.policy import unknown_kind
 
-__all__ = ["WHO", "Asking", "Rule", "refused_kinds", "standing", "with_rule", "without_rule"]
-
 WHO = ("organisation", "person", "study")
 _BEGINS = re.compile(r"\s*\[\[\s*rule\s*\]\]")
 

@@ -6,8 +6,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["ServeSettings"]
-
 
 class ServeSettings(BaseModel):
     """How this party answers.

@@ -22,8 +22,6 @@ from fedmend.federation.policy import Policy, in_the_open
 if TYPE_CHECKING:
     from fedmend.federation.worker import Worker
 
-__all__ = ["EVERY_RUN", "Bound", "but", "declare", "declared", "published"]
-
 EVERY_RUN = "every run"
 
 

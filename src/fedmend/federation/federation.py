@@ -31,8 +31,6 @@ from fedmend.federation.worker import Exposure, Worker, exposed
 if TYPE_CHECKING:
     import os
 
-__all__ = ["AlignmentCounts", "Each", "Federation", "Party", "WorkerGroup", "require_federation"]
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["AGGREGATES", "EXCHANGED", "KINDS", "REFUSED_BY_DEFAULT", "SEAL", "Kind", "Switch"]
-
 
 @dataclass(frozen=True)
 class Switch:

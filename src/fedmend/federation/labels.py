@@ -40,17 +40,6 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, Refused
 from fedmend.federation.policy import Policy
 
-__all__ = [
-    "FILE",
-    "LabelGuard",
-    "LabelRecords",
-    "Noise",
-    "keep_probability",
-    "relabelled",
-    "respond",
-    "response_matrix",
-]
-
 FILE = "labels.json"
 FIRST = "train"
 """The table that further ones of a party are made of."""

@@ -27,8 +27,6 @@ from fedmend.errors import ResumeError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["COSTS", "begin", "draw_secret", "kept_secret", "numpy_stream", "stream", "wide_seed"]
-
 SECRET_BYTES = 32
 SECRET_FILE = "secret.key"
 _NARROW = 1 << 64

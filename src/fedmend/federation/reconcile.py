@@ -30,8 +30,6 @@ from fedmend.federation.ledger import (
     Head,
 )
 
-__all__ = ["Difference", "compare_heads", "reconcile"]
-
 CLOCK_SECONDS = 300.0
 LAST_SECONDS = 3 * WINDOW_SECONDS
 """How long a window that died with its process may have been open, by the other side's clock."""

@@ -34,8 +34,6 @@ from fedmend._json import reading
 from fedmend.data.table import Table
 from fedmend.errors import DataError, Refused
 
-__all__ = ["Asked", "RowAccount", "Scored", "frequent", "judges", "varies_in_few"]
-
 _IN_SPAN = 1e-9
 """Share of a set's squared length below which what is new in it is rounding."""
 

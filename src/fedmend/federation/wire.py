@@ -29,8 +29,6 @@ import numpy as np
 
 from fedmend.errors import WireError
 
-__all__ = ["MAX_BYTES", "VERSION", "Measure", "Sealed", "decode", "encode", "is_tensor", "measure"]
-
 MAGIC = b"FMW"
 VERSION = 1
 MAX_BYTES = 1 << 31

@@ -45,8 +45,6 @@ from fedmend.secure.identifiers import RULES, better_rule, describe_ids, shared_
 if TYPE_CHECKING:
     from fedmend.flow.config import Config, PartySettings
 
-__all__ = ["Findings", "alike_problems", "check_data", "look", "privacy_notes"]
-
 
 @dataclass
 class Findings:

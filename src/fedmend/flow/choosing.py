@@ -29,8 +29,6 @@ from fedmend.report.record import better_is_higher
 if TYPE_CHECKING:
     from fedmend.flow.live import Listener
 
-__all__ = ["Candidate", "Contest", "candidates_of", "main_metric"]
-
 logger = logging.getLogger(__name__)
 
 FEW_ROWS = 40

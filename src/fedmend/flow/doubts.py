@@ -15,8 +15,6 @@ from fedmend.data.encode import MOST_CLASSES, NUMBERS, as_written, looks_counted
 from fedmend.data.table import Table
 from fedmend.errors import DataError
 
-__all__ = ["alike_doubts", "class_doubts", "doubtful_columns", "telling", "told_elsewhere"]
-
 # A category that nearly every row has for itself says nothing about other rows.
 DIFFERENT_SHARE = 0.3
 FEW_VALUES = 20

@@ -27,15 +27,6 @@ from fedmend.split.labels import (
 )
 from fedmend.split.parts import Part, keep_own_model, own_model, read_file, write_file
 
-__all__ = [
-    "AlignmentKeeper",
-    "CompletionKeeper",
-    "keep_alignment",
-    "keep_completion",
-    "restore_alignment",
-    "restore_completion",
-]
-
 ID = "fedmend.id"
 
 

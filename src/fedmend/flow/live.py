@@ -20,8 +20,6 @@ from fedmend.report.record import MethodRun, RunRecord
 if TYPE_CHECKING:
     from fedmend.flow.manifest import Manifest, StageEntry
 
-__all__ = ["LIVE_FILE", "Listener", "LiveListener", "LiveState", "read_live"]
-
 LIVE_FILE = "live.json"
 SECONDS = 1.0
 

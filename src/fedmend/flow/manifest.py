@@ -33,18 +33,6 @@ from fedmend.report.page import LEDGER_FILE, REPORT_FILE
 if TYPE_CHECKING:
     from fedmend.flow.plan import Plan
 
-__all__ = [
-    "CHECKPOINTS",
-    "CONFIG_FILE",
-    "MANIFEST_FILE",
-    "STAGES",
-    "Manifest",
-    "StageEntry",
-    "fingerprint",
-    "read_manifest",
-    "work_in",
-]
-
 CONFIG_FILE = "federation.toml"
 MANIFEST_FILE = "manifest.json"
 CHECKPOINTS = "checkpoints"

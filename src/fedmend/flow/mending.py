@@ -29,8 +29,6 @@ from fedmend.report.mending import Mending
 from fedmend.report.overview import Overview, overview
 from fedmend.secure.align import align
 
-__all__ = ["Found", "completion_params", "mend"]
-
 ALIGN_FOLDER = "stages/align"
 OVERVIEW_FILE = "stages/diagnose/overview.json"
 EXPORT_FOLDER = "completed"

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from fedmend.data.table import Table
     from fedmend.flow.config import PartySettings
 
-__all__ = ["read_rows", "rows_of_records"]
-
 VALUES_NAMED = 5
 
 

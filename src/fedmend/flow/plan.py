@@ -24,8 +24,6 @@ from fedmend.methods.registry import ANNOTATED, METHODS
 if TYPE_CHECKING:
     from fedmend.federation import Federation
 
-__all__ = ["Method", "Plan", "plan_of"]
-
 
 @dataclass(frozen=True)
 class Method:

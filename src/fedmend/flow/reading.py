@@ -21,17 +21,6 @@ if TYPE_CHECKING:
     from fedmend.data.table import Table
     from fedmend.flow.config import Config, PartySettings
 
-__all__ = [
-    "all_problems",
-    "csv_form",
-    "one_truth",
-    "read_parties",
-    "read_party",
-    "require_known_classes",
-    "set_aside",
-    "split_by_id",
-]
-
 # Whoever has more than this wrong has the wrong file.
 PROBLEMS_OF_A_TABLE = 20
 _KIND_OF_LABEL = {"binary": "binary", "multiclass": "nominal"} | dict.fromkeys(

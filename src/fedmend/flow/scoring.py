@@ -16,8 +16,6 @@ from fedmend.federation import Federation
 from fedmend.flow.config.settings import MAJORITY
 from fedmend.report.uncertainty import Uncertainty
 
-__all__ = ["Reference", "how_sure", "measure", "reference_of"]
-
 
 @dataclass(frozen=True)
 class Reference:

@@ -29,8 +29,6 @@ from fedmend.report.page import LEDGER_FILE, REPORT_FILE, write_report
 from fedmend.report.record import RECORD_FILE, MethodRun, RunRecord
 from fedmend.secure.heads import exchange_heads
 
-__all__ = ["execute", "few_threads", "local_federation"]
-
 SMALL_ROWS = 50_000
 ROWS_FOLDER = "rows-asked"
 

@@ -33,8 +33,6 @@ from fedmend.flow.manifest import CHECKPOINTS, Manifest, StageEntry, fingerprint
 if TYPE_CHECKING:
     from fedmend.flow.live import Listener
 
-__all__ = ["SALT_FOLDER", "DigestWorker", "Steps", "in_stage", "measured"]
-
 logger = logging.getLogger(__name__)
 
 SALT_FOLDER = "stages/salt"

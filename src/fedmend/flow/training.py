@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from fedmend.flow.manifest import StageEntry
     from fedmend.flow.mending import Found
 
-__all__ = ["learn"]
-
 CHOICE_FILE = "stages/choose/choice.json"
 MODEL_FOLDER = "model"
 SEEDS_FOLDER = "seeds"

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from fedmend.errors import ConfigError
 
-__all__ = ["CHUNK", "Weak", "apply_weak", "draw_weak", "on_device", "take_pixels"]
-
 CHUNK = {"cuda": 1 << 15, "cpu": 1 << 13}
 """Images that are worked on at a time."""
 

@@ -8,14 +8,6 @@ import numpy as np
 
 from fedmend.learn.metrics import area, as_share, counted
 
-__all__ = [
-    "calibration_error",
-    "describe",
-    "error_by_uncertainty",
-    "reliability",
-    "selective_accuracy",
-]
-
 
 def reliability(
     probabilities: np.ndarray, y: np.ndarray, bins: int = 10, noise: np.ndarray | None = None

@@ -18,8 +18,6 @@ import numpy as np
 
 from fedmend.errors import ConfigError
 
-__all__ = ["PseudoLabels", "probability", "published", "select", "spread"]
-
 
 @dataclass(frozen=True, repr=False)
 class PseudoLabels:

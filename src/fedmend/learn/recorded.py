@@ -23,8 +23,6 @@ from torch import Tensor, nn
 
 from fedmend.learn.nets import Batch, SeededDropout
 
-__all__ = ["EmbedStep", "Recorded", "can_record"]
-
 logger = logging.getLogger(__name__)
 
 SWITCH = "FEDMEND_CUDA_GRAPHS"

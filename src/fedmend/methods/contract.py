@@ -27,8 +27,6 @@ from fedmend.learn.metrics import expected_error
 if TYPE_CHECKING:
     from fedmend.federation import Federation
 
-__all__ = ["Estimator", "frame_of"]
-
 
 class Estimator(Parameters):
     """What all methods share.

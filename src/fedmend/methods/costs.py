@@ -17,9 +17,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fedmend.federation import Federation
 
-__all__ = ["ALIGN", "Cost", "Facts", "Rate", "cost_of", "facts_of"]
-
-
 EPOCH_ROWS = 1280
 """An epoch of a network has at least 20 batches of 64 rows."""
 

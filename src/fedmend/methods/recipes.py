@@ -18,8 +18,6 @@ from typing import Any
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError
 
-__all__ = ["RECIPES", "Recipe", "recipe"]
-
 # Labels are corrected among those who label: they have more rows in common than all parties.
 CORRECT: dict[str, Any] = {"name": "inc", "among": "labellers"}
 INFER: dict[str, Any] = {"name": "dawid-skene", "among": "labellers"}  # from the votes alone

@@ -16,23 +16,6 @@ from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError
 from fedmend.methods.costs import ALIGN, Cost, Facts, Rate, cost_of
 
-__all__ = [
-    "ANNOTATED",
-    "BUDGET",
-    "COMPLETIONS",
-    "FOLDS",
-    "HORIZONTAL",
-    "METHODS",
-    "PUBLIC",
-    "Record",
-    "contestants",
-    "cost_of_alignment",
-    "estimate",
-    "make",
-    "method_class",
-    "record_of",
-]
-
 
 @dataclass(frozen=True)
 class Record:

@@ -26,15 +26,6 @@ from fedmend.secure.columns import Columns, ColumnsWorker, IntegerColumns, colum
 from fedmend.secure.dealer import DealerWorker
 from fedmend.secure.inner_product import Mode, ProductSession
 
-__all__ = [
-    "Agreement",
-    "PairAgreement",
-    "alpha_of",
-    "kappa_of",
-    "label_agreement",
-    "vote_columns",
-]
-
 # Landis and Koch (1977): what kappas up to here are called.
 _CALLED = (
     (0.0, "no better than chance"),

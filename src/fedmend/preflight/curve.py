@@ -29,8 +29,6 @@ from fedmend.split.config import Settings, SplitConfig
 from fedmend.split.features import ALIGNED, Segments
 from fedmend.split.training import Session, SplitNetwork
 
-__all__ = ["Curve", "Point", "fit_and_score", "learning_curve", "power_law", "read_curve"]
-
 Progress = Callable[[str, int, int], None]
 
 SMALLEST_SHARE = 0.125

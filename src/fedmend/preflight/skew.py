@@ -25,8 +25,6 @@ from fedmend.federation.bound import declare
 from fedmend.federation.rows import frequent
 from fedmend.secure.sums import Summand, SumSession, SumWorker
 
-__all__ = ["ClassWorker", "PartySkew", "Skew", "by_chance", "distance", "label_skew"]
-
 # A party is called skewed from this distance on, if chance alone would not bring it half as far.
 NOTABLE_DISTANCE = 0.1
 CLASSES_AT_MOST = 1000

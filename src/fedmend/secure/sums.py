@@ -80,19 +80,6 @@ if TYPE_CHECKING:
     from fedmend.federation import Federation, WorkerGroup
     from fedmend.federation.site import Site
 
-__all__ = [
-    "MODES",
-    "Sum",
-    "SumForm",
-    "SumSession",
-    "SumWorker",
-    "Summand",
-    "offer_summand",
-    "ring_of",
-    "secure_sum",
-    "total_of",
-]
-
 Mode = Literal["masks", "he", "none"]
 MODES: tuple[str, ...] = get_args(Mode)
 LEAST_PARTIES = 2

@@ -31,8 +31,6 @@ from fedmend.serve.partner import PEOPLE, SERVE, ServeWorker
 from fedmend.serve.sources import People
 from fedmend.split.features import ALIGNED, among
 
-__all__ = ["Answerer", "Answers", "Breaker", "Keeper", "Served"]
-
 logger = logging.getLogger(__name__)
 
 RESERVE = 0.25

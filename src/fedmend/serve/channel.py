@@ -24,8 +24,6 @@ from fedmend.errors import ConfigError, FedmendError, PartyAbsent, WireError
 from fedmend.federation import wire
 from fedmend.federation.engines.flare.link import ABSENT, OK, Frame, Link
 
-__all__ = ["Answering", "Channel", "Listener", "split_address"]
-
 HANDSHAKE_SECONDS = 10.0
 STALL_SECONDS = 30.0
 """After so long without the rest of a reply a connection is given up."""

@@ -15,8 +15,6 @@ from urllib.parse import urlsplit
 
 from fedmend.errors import FedmendError
 
-__all__ = ["Client", "NotAnswered"]
-
 
 class NotAnswered(FedmendError):
     """A question that was refused, or that does not fit; status: that of HTTP."""

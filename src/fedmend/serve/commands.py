@@ -19,8 +19,6 @@ from fedmend.serve.running import (
     run_config,
 )
 
-__all__ = ["adopt", "kept_in_kit", "party_predict", "predict_command", "serve_partner"]
-
 
 def predict_command(
     run: Path,

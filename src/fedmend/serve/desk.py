@@ -18,8 +18,6 @@ from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError
 from fedmend.serve.answering import Answerer, Answers
 
-__all__ = ["Busy", "Desk", "Question"]
-
 MOST_ROWS = 2000
 """Of a batch; a larger question is a batch of its own."""
 GATHER_SECONDS = 0.01

@@ -18,8 +18,6 @@ import numpy as np
 from fedmend._files import write_whole
 from fedmend._json import reading
 
-__all__ = ["Drift", "stability_index"]
-
 MANY = 1000
 BINS = 10
 FILE = "first-scores.json"

@@ -41,8 +41,6 @@ from fedmend.federation.ledger import (
 from fedmend.federation.site import Site
 from fedmend.serve.channel import Channel
 
-__all__ = ["Remote", "ServingEngine"]
-
 SETUP_SECONDS = 600.0
 KEPT_WORKERS = 4
 

@@ -12,8 +12,6 @@ from typing import Any, Protocol, Self
 
 from fedmend.errors import ConfigError
 
-__all__ = ["LOOPBACK", "LoopbackHandler", "LoopbackServer", "serve_until_told"]
-
 LOOPBACK = "127.0.0.1"
 MOST_CONNECTIONS = 64
 SWITCH_SECONDS = 0.0005

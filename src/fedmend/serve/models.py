@@ -28,19 +28,6 @@ from fedmend.split.parts import FILE, MANIFEST, read_file, read_json
 if TYPE_CHECKING:
     from fedmend.federation import Federation
 
-__all__ = [
-    "KeptModel",
-    "assembled",
-    "chosen",
-    "encoder_of",
-    "load_model",
-    "name_of_class",
-    "part_in_kit",
-    "read_manifest",
-    "run_name",
-    "schema_of",
-]
-
 DAMAGED = "take the model from a backup, or fit it again"
 MODEL_FOLDER = "model"
 RUNS_FOLDER = "runs"

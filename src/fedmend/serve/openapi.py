@@ -6,8 +6,6 @@ from typing import Any
 
 from fedmend._version import __version__
 
-__all__ = ["document"]
-
 
 def document() -> dict[str, Any]:
     """OpenAPI 3.1 of what `serving` answers."""

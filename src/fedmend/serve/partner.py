@@ -27,8 +27,6 @@ from fedmend.serve.channel import Answering, Listener
 from fedmend.serve.models import RUNS_FOLDER, encoder_of
 from fedmend.serve.sources import People, Quota, source_of
 
-__all__ = ["PEOPLE", "SERVE", "PartnerServer", "ServeWorker", "served_only"]
-
 PEOPLE, SERVE = "people", "serve"
 """The tables of a site that serves: everybody, and those of the prediction under way."""
 AUTO = "auto"

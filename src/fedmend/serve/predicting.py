@@ -32,16 +32,6 @@ if TYPE_CHECKING:
 
     from fedmend.methods.network import NetworkEstimator
 
-__all__ = [
-    "PREDICTIONS_FILE",
-    "Group",
-    "Predicted",
-    "PredictionWorker",
-    "ask_horizontal",
-    "ask_split",
-    "groups_of",
-]
-
 PREDICTIONS_FILE = "predictions.csv"
 # Beyond it, the sets of parties are too many to intersect one by one.
 MAX_INTERSECTED_PARTIES = 4

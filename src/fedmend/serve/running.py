@@ -46,17 +46,6 @@ from fedmend.split.parts import FILE, MANIFEST
 if TYPE_CHECKING:
     from fedmend.flow.config import Config, PartySettings
 
-__all__ = [
-    "check_out",
-    "party_settings",
-    "predict_alone",
-    "predict_over_machines",
-    "predict_run",
-    "predict_tables",
-    "require_parts",
-    "run_config",
-]
-
 NEW = "new"
 
 

@@ -41,17 +41,6 @@ if TYPE_CHECKING:
     from fedmend.deploy.serve_settings import ServeSettings
     from fedmend.flow.config import Config, PartySettings
 
-__all__ = [
-    "MAX_REQUEST_ROWS",
-    "Metrics",
-    "OverQuota",
-    "Service",
-    "WholeRun",
-    "fell_short",
-    "open_kit",
-    "score_of",
-]
-
 logger = logging.getLogger(__name__)
 
 MAX_REQUEST_ROWS = 10_000

@@ -37,8 +37,6 @@ from fedmend.serve.service import (
 )
 from fedmend.serve.versions import Versions
 
-__all__ = ["PredictServer", "serve_run"]
-
 logger = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES = 4_000_000

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from fedmend.flow.config import PartySettings
     from fedmend.flow.reading import File
 
-__all__ = ["OnDemand", "People", "Quota", "people_of", "source_of"]
-
 MAX_ANSWER_BYTES = 64_000_000
 URL_SECONDS = 10.0
 DAY = 86_400.0

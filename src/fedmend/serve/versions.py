@@ -17,8 +17,6 @@ from fedmend.errors import ConfigError, FedmendError
 from fedmend.serve.channel import MAX_OF_A_PARTY
 from fedmend.serve.service import Service, score_of
 
-__all__ = ["Shadow", "Versions"]
-
 logger = logging.getLogger(__name__)
 
 WAITING = 64

@@ -23,8 +23,6 @@ from fedmend.report.page import (
 from fedmend.report.record import RECORD_FILE, read_stages
 from fedmend.serve.loopback import LoopbackHandler, LoopbackServer
 
-__all__ = ["WatchServer", "live_page"]
-
 # Asks every second whether there is news, and puts the new page in place of the old one; where a
 # reader has scrolled to and what is unfolded stays.
 _SCRIPT = """

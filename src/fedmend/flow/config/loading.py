@@ -39,8 +39,6 @@ from fedmend.learn.metrics import CLASSIFICATION, REGRESSION
 from fedmend.methods.recipes import RECIPES
 from fedmend.methods.registry import ANNOTATED, COMPLETIONS, HORIZONTAL, METHODS, method_class
 
-__all__ = ["checked", "load_config", "parameter_problems", "party_problems"]
-
 _EXAMPLES = {
     "name": '"bank"', "data": '"bank.csv"', "id": '"customer"', "label": '"default"',
     "party": "[[party]] with a name and data", "seed": "0", "seeds": "[0, 1, 2]",

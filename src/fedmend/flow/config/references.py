@@ -20,18 +20,6 @@ from fedmend.errors import DataError, ReadError
 if TYPE_CHECKING:
     from fedmend.flow.config.settings import PartySettings
 
-__all__ = [
-    "REFERENCED",
-    "Looked",
-    "begins_elsewhere",
-    "is_reference",
-    "look_up",
-    "look_up_names",
-    "password_notes",
-    "reference_problems",
-    "with_references",
-]
-
 REFERENCED = ("data", "test", "uri", "new")
 """The keys of a party in which references stand: where its tables are."""
 

@@ -18,8 +18,6 @@ from fedmend.flow.config.references import begins_elsewhere, is_reference, with_
 if TYPE_CHECKING:
     from fedmend.flow.config.settings import Config
 
-__all__ = ["mended_text", "moved", "toml_text", "without_passwords", "write_mended"]
-
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 # What the advice decides; everything else is taken over as it stands.
 _DECIDED = ("recipe", "complete", "correct", "method")

@@ -17,8 +17,6 @@ from typing import Any
 
 from fedmend.data.writers import unprotected
 
-__all__ = ["Written", "csv_lines", "looked_at", "mostly_alike"]
-
 _BROKEN = (EOFError, zlib.error, csv.Error)
 _READ = 1 << 22
 _LINES = 200

@@ -15,8 +15,6 @@ from fedmend.errors import ConfigError, DataError
 from fedmend.flow.config.settings import title_of
 from fedmend.flow.config.sniffing import Written, csv_lines, looked_at, mostly_alike
 
-__all__ = ["starter_text", "write_starter"]
-
 IDS_LOOKED_AT = 100_000
 A_COPY, FEWEST_COMPARED = 0.999, 50
 

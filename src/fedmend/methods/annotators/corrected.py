@@ -30,8 +30,6 @@ from fedmend.split.labels import (
 )
 from fedmend.split.parts import Part, TopPart, keep_own_model, part_of
 
-__all__ = ["CorrectedLabelWorker", "CorrectedLabels", "correct_labels"]
-
 
 class CorrectedLabelWorker(Worker):
     """Stores a party's table of the federation whose labels are corrected."""

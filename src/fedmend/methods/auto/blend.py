@@ -19,8 +19,6 @@ from scipy.special import logsumexp
 
 from fedmend.learn import metrics
 
-__all__ = ["Held", "Pool", "nested", "pool_of", "pooled", "score_of"]
-
 FLOOR = 1e-4
 """The least probability: one sure and wrong model must not silence all others."""
 RIDGE = 50.0

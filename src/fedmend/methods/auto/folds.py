@@ -27,8 +27,6 @@ from fedmend.split.labels import (
     label_likelihood,
 )
 
-__all__ = ["FoldWorker", "fold", "forget", "number_folds"]
-
 
 class FoldWorker(Worker):
     """Makes two further tables of a party's table: rows to train on, and rows held out."""

@@ -23,8 +23,6 @@ from fedmend.split.features import spans
 from fedmend.split.parts import file_of, read_file, take_outputs, write_file
 from fedmend.split.workers import has_label
 
-__all__ = ["ALONE", "SHARED", "BlendWorker"]
-
 SHARED, ALONE = "shared", "alone"
 """Kinds of rows: the label party and some partner know them, or the label party alone."""
 KINDS = (SHARED, ALONE)

@@ -22,16 +22,6 @@ from fedmend.data.encode import as_numbers
 from fedmend.data.schema import Column
 from fedmend.data.table import Table
 
-__all__ = [
-    "Binned",
-    "ColumnBins",
-    "CutTable",
-    "bin_categories",
-    "bin_numbers",
-    "bin_table",
-    "codes_of",
-]
-
 ORDERED, NOMINAL = "ordered", "nominal"
 
 

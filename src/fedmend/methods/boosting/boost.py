@@ -25,8 +25,6 @@ from fedmend.methods.boosting.grow import (
     trees_to_wire,
 )
 
-__all__ = ["BoostSettings", "Boosting", "OwnBins", "Target", "outputs_of"]
-
 BATCH = 64  # columns of numbers that are summed at once
 LARGEST_LOG = 50.0  # of a count's mean
 

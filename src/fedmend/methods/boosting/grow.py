@@ -22,8 +22,6 @@ from fedmend.errors import DataError
 from fedmend.methods.boosting.bins import CutTable
 from fedmend.secure.histogram_product import HALF
 
-__all__ = ["Growth", "Output", "Source", "Tree", "trees_from_wire", "trees_to_wire"]
-
 _LOW = (1 << HALF) - 1
 
 

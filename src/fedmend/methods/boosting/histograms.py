@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from fedmend.federation.federation import Federation
     from fedmend.federation.site import Site
 
-__all__ = ["BinsWorker", "DealerHistograms", "Histograms", "SessionHistograms", "SumsWorker"]
-
 LARGEST = 1 << 2 * HALF  # no sum of magnitudes of both halves together is larger
 
 

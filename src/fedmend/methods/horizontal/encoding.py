@@ -24,16 +24,6 @@ from fedmend.federation.rows import frequent
 from fedmend.methods.horizontal.rounds import Pool
 from fedmend.methods.horizontal.views import ImageViews, TableViews, Views
 
-__all__ = [
-    "common_classes",
-    "common_encoder",
-    "common_schema",
-    "describe",
-    "moments",
-    "pool_of",
-    "views_of",
-]
-
 NUMBERS = ("continuous", "integer")
 FEW = ("binary", "nominal", "ordinal")
 

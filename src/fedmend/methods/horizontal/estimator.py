@@ -90,8 +90,6 @@ if TYPE_CHECKING:
 
     from fedmend.data.table import Table
 
-__all__ = ["FederatedClients", "HiddenClients", "HorizontalEstimator", "declare_rounds"]
-
 FRACTION_BITS = 32
 # No party's counts, or sums of squared log odds, go further.
 JUDGING = float(1 << 36)

@@ -31,23 +31,6 @@ from fedmend.methods.horizontal.rules import (
     helpers_agree,
 )
 
-__all__ = [
-    "MEASURES",
-    "Client",
-    "DureMethod",
-    "InputBatch",
-    "LoKeMethod",
-    "LocalMethod",
-    "MatchMethod",
-    "PseudoMethod",
-    "StepBatch",
-    "Supervised",
-    "divergence",
-    "joint_pass",
-    "mean_of",
-    "row_weights",
-]
-
 MEASURES = (
     "loss_labelled",
     "loss_unlabelled",

@@ -19,8 +19,6 @@ from fedmend.errors import ConfigError, FedmendWarning
 from fedmend.learn.nets import Batch, Bottom, BottomSpec, ResNet8, SmallCNN, initialise
 from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
 
-__all__ = ["KINDS", "FlatNet", "ImageNet", "NetSpec", "TableNet", "build_net", "initial_weights"]
-
 KINDS = ("mlp", "cnn", "resnet8")
 Inputs = tuple[Tensor, ...]
 """What a network takes: (images,), or (numeric columns, codes of nominal columns)."""

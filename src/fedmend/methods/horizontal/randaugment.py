@@ -25,16 +25,6 @@ from torch.nn import functional as F
 from fedmend.errors import ConfigError
 from fedmend.learn.augment import CHUNK, Weak, apply_weak, draw_weak, on_device, take_pixels
 
-__all__ = [
-    "OPERATIONS",
-    "Strong",
-    "apply_operation",
-    "apply_strong",
-    "check_images",
-    "cutout",
-    "draw_strong",
-]
-
 OPERATIONS = (
     "autocontrast",
     "brightness",

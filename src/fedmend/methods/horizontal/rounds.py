@@ -36,20 +36,6 @@ from fedmend.methods.horizontal.local_methods import (
 from fedmend.methods.horizontal.networks import FlatNet, Inputs, NetSpec
 from fedmend.methods.horizontal.views import ImageViews, Views
 
-__all__ = [
-    "Plan",
-    "Pool",
-    "RoundAverage",
-    "RoundReport",
-    "RoundSettings",
-    "Server",
-    "Trainer",
-    "Update",
-    "draw_clients",
-    "make_plan",
-    "round_generator",
-]
-
 PRECISIONS = ("float32", "float64", "bf16")
 CHECKED: Rules = {
     "epochs": at_least(1),

@@ -28,22 +28,6 @@ from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError
 from fedmend.learn.pseudo import PseudoLabels
 
-__all__ = [
-    "KAPPA",
-    "ByName",
-    "FedDBRule",
-    "FedLabelRule",
-    "FlexMatchRule",
-    "GlobalRule",
-    "LocalRule",
-    "Rule",
-    "SageRule",
-    "by_entropy",
-    "debias",
-    "flexible_thresholds",
-    "helpers_agree",
-]
-
 # lambda is one half where the two models' confidences are .05 apart.
 KAPPA = math.log(2.0) / 0.05
 

@@ -15,19 +15,6 @@ import torch
 
 from fedmend.learn.metrics import as_share, confusion, expected_error, f1_of, selves
 
-__all__ = [
-    "auc_of",
-    "describe_tallies",
-    "judged",
-    "log_loss",
-    "odds_moments",
-    "ranks",
-    "scale_of",
-    "scores_of",
-    "tally",
-    "unpacked",
-]
-
 BINS = 20
 SURE_BINS = 10
 PARTS = 10

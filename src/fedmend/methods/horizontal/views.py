@@ -20,8 +20,6 @@ from fedmend.learn.augment import apply_weak, draw_weak, on_device
 from fedmend.methods.horizontal.networks import Inputs
 from fedmend.methods.horizontal.randaugment import apply_strong, check_images, draw_strong
 
-__all__ = ["ImageViews", "Noise", "TableViews", "Views"]
-
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR_STD = (0.2471, 0.2435, 0.2616)
 

@@ -39,15 +39,6 @@ if TYPE_CHECKING:
     from fedmend.data.table import Table
     from fedmend.federation.site import Site
 
-__all__ = [
-    "JUDGED",
-    "MODEL",
-    "ClientWorker",
-    "HiddenClientWorker",
-    "ModelKeeper",
-    "kept_predictions",
-]
-
 MODEL = "model.fmw"
 STATE = "client-{:06d}.fmw"
 UPDATE = "round.update"

@@ -236,6 +236,3 @@ class Admin:
 
     def close(self) -> None:
         self._session.close()
-
-
-__all__ = ["Admin", "CollabParty", "CollabRelay", "write_job"]
