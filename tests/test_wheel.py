@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -13,6 +14,17 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent.parent
+
+
+def test_every_file_beside_the_code_is_declared():
+    declared = tomllib.loads((HERE / "pyproject.toml").read_text())["tool"]["setuptools"]
+    package = HERE / "src" / "fedmend"
+    patterns = declared["package-data"]["fedmend"]
+    packed = {path for each in patterns for path in package.glob(each) if path.is_file()}
+    code = (".py", ".pyc")
+    assert packed == {
+        path for path in package.rglob("*") if path.is_file() and path.suffix not in code
+    }
 
 
 @pytest.mark.slow

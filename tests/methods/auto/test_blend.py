@@ -114,6 +114,16 @@ def test_numbers_are_pooled_by_squared_error() -> None:
     assert told["interval"][0] < told["score"] < told["interval"][1] and told["apart"] < 0
 
 
+def test_what_is_said_of_a_fold_does_not_hang_on_its_labels() -> None:
+    held = world((0.5, 2.0))
+    here = held.fold == 0
+    classes = np.where(here, 1 - held.classes, held.classes)
+    other = Held(held.outputs, np.eye(2)[classes], held.kind, held.fold, classes)
+    one, two = nested(held), nested(other)
+    np.testing.assert_array_equal(one[here], two[here])
+    assert not np.allclose(one[~here], two[~here])
+
+
 def test_nested_scores_are_honest_where_there_is_nothing_to_learn() -> None:
     """Twelve models of noise on few rows: the best of them looks good, the procedure does not."""
     rng = np.random.default_rng(3)
