@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import sqlite3
@@ -21,6 +22,16 @@ from fedmend.methods.network import EPOCH_STEPS, RESTARTS
 # How many examples of a property, but where a test says its own number; machines may be slow.
 settings.register_profile("fedmend", max_examples=25, deadline=None)
 settings.load_profile("fedmend")
+
+gc.disable()
+"""Until the tests are collected: what is imported and rewritten for them stays, and looking through
+all of it for garbage again and again takes half of that time."""
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
 
 SHARING = ("tests/machines/", "tests/serve/")
 """Folders whose files share what was made once: a federation of processes, trained runs."""

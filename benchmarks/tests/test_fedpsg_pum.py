@@ -108,15 +108,6 @@ def test_several_processes_and_no_training(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
-@pytest.mark.slow
-def test_fewer_columns_cross_less(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedmend_bench.completion.runs.datasets.load", lambda name: table)
-    options = {**SMALL, "parts": "ours", "references": (), "generators": (), "trainings": 0}
-    few, all_of_them = (run(**options, columns=columns).rows for columns in (4, 0))
-    assert len(few) == len(all_of_them) == 1
-    assert few[0]["mb"] < 0.8 * all_of_them[0]["mb"]
-
-
 @pytest.mark.parametrize("name", ["gain", pytest.param("vfgain", marks=pytest.mark.slow)])
 def test_generators_that_count_steps_are_measured_alone(
     name: str, table: Table, monkeypatch: pytest.MonkeyPatch
@@ -152,13 +143,6 @@ def test_of_the_last_rows_only_what_is_as_private_is_a_bar() -> None:
         "bank, 0.5 missing: RMSE at most mean/mode's (1 seeds)": False,
         "bank, 0.5 missing: RMSE at most knn's (in the clear) (1 seeds)": False,
     }
-
-
-def test_the_last_rows_are_the_last_of_the_file(table: Table) -> None:
-    case = tear_table(table, 0.3, rows=300, test=100, seed=0, where="last")
-    assert (np.diff(case.a.ids) > 0).all()
-    assert case.missing.tolist() == list(range(210, 300))
-    assert not set(case.a.ids) & set(case.test_a.ids)
 
 
 @pytest.mark.parametrize(

@@ -170,19 +170,6 @@ def test_a_world_is_torn_as_told(noisy: str) -> None:
     assert np.array_equal(world.test[BANK].ids, world.test[TELCO].ids)
 
 
-@pytest.mark.real
-def test_the_world_without_tears() -> None:
-    world = make_world(Shape("bank", 0, rows=300, test=100), mended=True)
-    votes, given = said(world, BANK)
-    assert given.all() and (votes == world.truth).all()
-    assert set(world.train[TELCO].ids) == set(range(300))
-
-
-def test_a_labeller_nobody_knows() -> None:
-    with pytest.raises(ConfigError, match="registry"):
-        _ = Shape("credit", 0, noisy="telco").rates
-
-
 # ---------------------------------------------------------------- rows that one party knows
 
 
@@ -194,16 +181,6 @@ def test_quick_run_has_every_kind_of_row():
     }  # fmt: skip
     assert all(each["seeds"] == 2 and 0 <= each["auc"] <= 1 for each in found.rows)
     assert len(found.bars) == 4
-
-
-@pytest.mark.slow
-def test_trees_stand_beside_networks_and_in_the_clear():
-    methods = ["LocalTrees", "SecureBoost", "GBDT left join"]
-    found = list(one_sided.measured("breast-cancer", 300, 0.4, 10, 1, methods))
-    asked = [(each["method"], each["known to"]) for each in found]
-    assert [method for method, known in asked if known == "other only"] == ["SecureBoost"]
-    assert [method for method, known in asked if known == "both"] == methods
-    assert all(each["auc"] > 0.85 for each in found if each["known to"] != "other only")
 
 
 def test_promises_are_those_of_vfl():
@@ -242,12 +219,6 @@ def preflight_class(name):
     import fedmend.methods
 
     return getattr(fedmend.methods, name)
-
-
-@pytest.mark.parametrize("option", [{"methods": "vfl,rsia"}, {"parts": "costs"}])
-def test_what_there_is_not_is_told_before_anything_runs(option):
-    with pytest.raises(ConfigError, match="there is no '(rsia|costs)': did you mean"):
-        preflight.run(quick=True, **option)
 
 
 def test_bars_of_the_preflight():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import threading
 
-import numpy as np
 import pytest
 
 from fedmend.data import datasets
@@ -47,12 +46,6 @@ def test_the_bars(measured_correlation):
     # stated for the full size only
     assert not any("dealer, times" in name for name in names)
     assert measured_correlation.to_dict()["bench"] == "correlation"
-
-
-def test_columns_have_ties_and_relations():
-    values = correlation.make_columns(500, 6, 0)
-    assert len(np.unique(values[:, 0])) < 40
-    assert len(np.unique(values[:, 2])) == 500
 
 
 # ---------------------------------------------------------------- engine
@@ -103,16 +96,6 @@ def test_the_bars_say_when_a_promise_is_broken():
     local = {"engine": "local", "what": "VFL", "accuracy": 0.9, "log loss": 0.3}
     flare = local | {"engine": "flare", "accuracy": 0.91, "wire over tensors": 1.01}
     assert [bar.holds for bar in _bars([step, local, flare])] == [False, True, False, True]
-
-
-def test_the_bars_of_serving():
-    where = "2 parties"
-    rows = [
-        {"where": where, "what": "1 row, 8 askers", "p50 ms": 14.0, "p99 ms": 51.0},
-        {"where": where, "what": "1000 rows, 1 asker", "rows/s": 6000.0},
-        {"what": "partners killed", "unanswered": 1},
-    ]
-    assert [bar.holds for bar in serve._bars(rows, 2)] == [True, False, True, False]
 
 
 @pytest.mark.slow

@@ -105,19 +105,6 @@ def test_copies_are_found_out(tables: tuple[Table, Table]) -> None:
     assert thief["dcr share"] > 0.95
 
 
-def test_copying_weighs_every_column_and_both_samples_alike(
-    tables: tuple[Table, Table],
-) -> None:
-    first, second = tables
-    third = Table(np.arange(600), mixed_frame(600, seed=2)).frame
-    plain = copying(first.frame, second.frame, third, first.schema)
-    finer = [frame.assign(age=frame["age"] * 1e6) for frame in (first.frame, second.frame, third)]
-    assert copying(*finer, first.schema) == pytest.approx(plain, abs=0.01)
-    many = pd.concat([second.frame, mixed_frame(1800, seed=3)], ignore_index=True)
-    for one, other in ((first.frame, many), (many, first.frame)):
-        assert 0.4 < copying(one, other, third, first.schema)["dcr share"] < 0.6
-
-
 def test_imputation_error_counts_gaps_only(tables: tuple[Table, Table]) -> None:
     truth = tables[0].frame
     schema = tables[0].schema
@@ -201,19 +188,6 @@ def test_options_that_are_not_there() -> None:
             run(forest=wrong)
 
 
-@pytest.mark.parametrize(
-    ("forest", "quick", "expected"),
-    [
-        ("20", False, "n_t=20, duplicate_K=100, n_estimators=100, max_bin=256"),
-        ("20x5x50x64", False, "n_t=20, duplicate_K=5, n_estimators=50, max_bin=64"),
-        ("20x5x50x64", True, "n_t=5, duplicate_K=1, n_estimators=10, max_bin=32"),
-    ],
-)
-def test_a_bounded_forest_says_how_it_was_bounded(forest: str, quick: bool, expected: str) -> None:
-    job = {"forest": forest, "quick": quick}
-    assert generator_peers._note("ForestDiffusion", job) == expected
-
-
 def test_bars() -> None:
     def row(method: str, **scores: object) -> dict[str, object]:
         base = {"shapes": 0.9, "pairs": 0.8, "AUC": 0.85, "fit s": 10.0, "on": "cuda"}
@@ -263,12 +237,6 @@ def test_means_over_seeds() -> None:
         {"data": "adult", "method": "peer", "seeds": 1, "shapes": 0.5},
     ]
     assert means(rows[2:3])[0]["failed"] == "over 5 s"
-
-
-def test_seconds_on_different_machines_are_not_compared() -> None:
-    score = {"data": "adult", "shapes": 0.9, "pairs": 0.8, "AUC": 0.8, "fit s": 1.0}
-    table = [score | {"method": "ctgan", "on": "cuda"}, score | {"method": "ctgan CTGAN"}]
-    assert not [bar for bar in bars_of(table) if "seconds" in bar.name]
 
 
 def test_on_a_cpu_its_own_seconds_are_compared() -> None:

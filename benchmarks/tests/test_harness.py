@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -12,14 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from fedmend._parameters import parse_options
 from fedmend.errors import ConfigError
 from fedmend_bench import harness
 from fedmend_bench.__main__ import main
 from fedmend_bench.cells import run_cells
-from fedmend_bench.harness import Bar, BenchResult, available, run_bench, show
+from fedmend_bench.harness import Bar, BenchResult, available, run_bench
 
 SOURCE = '''
 """Adds numbers."""
@@ -87,14 +85,6 @@ def test_bars_hold_at_their_limit():
     assert not Bar.at_most("x", 1.2500001, 1.25).holds
     assert Bar.at_least("x", 2, 2).holds
     assert not Bar.at_least("x", float("nan"), 2).holds
-
-
-def test_show_prints_rows_of_different_keys_and_bars():
-    stream = io.StringIO()
-    result = BenchResult("b", [{"a": 1}, {"z": 2.5}], [Bar("ratio", 3.0, "<= 2", False)], "c", "d")
-    show(result, Console(file=stream, width=100))
-    text = stream.getvalue()
-    assert "2.5" in text and "ratio" in text and "<= 2" in text and "no" in text
 
 
 @dataclass(frozen=True)
@@ -186,12 +176,3 @@ def test_harness_imports_without_rich_pydantic_or_torch():
         env=os.environ | {"PYTHONPATH": paths},
     )
     assert done.stdout.strip() == "[]"
-
-
-def test_options_go_through_to_a_run_that_takes_anything(monkeypatch):
-    module = types.ModuleType("free")
-    module.run = lambda quick, **options: BenchResult("free", [options])  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "free_bench", module)
-    monkeypatch.setitem(harness.REGISTRY, "split", "free_bench")
-    monkeypatch.setattr(harness, "available", lambda: {"split": ""})
-    assert run_bench("split", options={"anything": 1}).rows == [{"anything": 1}]

@@ -24,7 +24,6 @@ from fedmend.methods.annotators.inc import InC
 from fedmend_bench.inc.batched import (
     SPECS,
     BatchedMethods,
-    MethodSpec,
     Votes,
     count_groups,
     dawid_skene,
@@ -297,7 +296,3 @@ def test_random_turns_and_crossfit_halves() -> None:
     np.testing.assert_allclose(
         random.correction, (votes[:, 0] == worlds.y_train[..., None]).mean((1, 2)), atol=1e-6
     )
-
-
-def test_specs_count() -> None:
-    assert count_groups({"a": MethodSpec("mj"), "b": SPECS["InC crossfit"]}, 4) == 17

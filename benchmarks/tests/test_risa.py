@@ -29,10 +29,10 @@ from fedmend_bench.risa.data import (
     pool_rare,
     tear,
 )
-from fedmend_bench.risa.methods import BASELINES, METHODS, Size, aligned_only, make, shared
+from fedmend_bench.risa.methods import BASELINES, METHODS, Size, make
 from fedmend_bench.risa.runs import Part, doubt_scores, pseudo_scores, run_part
 from fedmend_bench.risa.search import SEARCHED, Trial, drawn_sides, measured, searched, trials
-from fedmend_bench.risa.table import grouped, paper_table, promises, run, summary
+from fedmend_bench.risa.table import paper_table, promises, run, summary
 
 # ------------------------------------------------------------------ data
 
@@ -83,14 +83,6 @@ def test_the_partners_true_labels_are_known_to_the_simulation_only() -> None:
     assert site.table_of("train").label is None
 
 
-def test_the_same_seed_tears_the_same_way() -> None:
-    sides = small_sides()
-    one, other = tear(sides, 0.5, seed=1), tear(sides, 0.5, seed=1)
-    for name in (LABELS, PARTNER):
-        a, b = (w.fed.engine.site(name).table_of("train").frame for w in (one, other))  # type: ignore[attr-defined]
-        pd.testing.assert_frame_equal(a, b)
-
-
 def test_numbers_and_categories_part() -> None:
     frame = pd.DataFrame({"age": [1.5, 2.0, 3.0], "PAY_0": [1, 2, 3], "PAY_AMT1": [10, 20, 30]})
     frame["city"] = ["a", "b", "a"]
@@ -138,19 +130,6 @@ def test_every_method_can_be_made(method: str, image: bool) -> None:
     model = make(method, Size(image, 500, 50_000), seed=3)
     assert model.seed == 3
     model._config()
-
-
-def test_few_aligned_rows_get_many_updates() -> None:
-    for aligned in (500, 5_000, 25_000):
-        settings_ = aligned_only(Size(True, aligned, 50_000))
-        updates = settings_["epochs"] * aligned / settings_["batch_size"]
-        assert updates >= 900
-    assert shared(Size(True, 1, 50_000, device="cuda"))["precision"] == "bf16"
-
-
-def test_an_unknown_method_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"no method 'VLF'. Mend: one of"):
-        make("VLF", Size(False, 1, 1), 0)
 
 
 # ------------------------------------------------------------------ doubt
@@ -219,13 +198,6 @@ def test_a_failed_run_is_a_row_of_its_own() -> None:
     assert [("failed" in each) for each in found] == [True, False]
     (row,) = [row for row in summary(found) if "failed" in row]
     assert row["method"] == "FedCVT"
-
-
-@pytest.mark.slow
-def test_runs_side_by_side_give_the_same() -> None:
-    parts = [Part("digits", name, 20, 0, 200, 50, 1) for name in ("Local", "VFL", "LocalVFL")]
-    alone, many = run_cells(run_part, parts), run_cells(run_part, parts, processes=2)
-    assert [each["value"] for each in many] == [each["value"] for each in alone]
 
 
 # ------------------------------------------------------------------ search
@@ -300,16 +272,6 @@ def test_the_papers_numbers_stand_beside_ours() -> None:
     assert row["± 10"] == pytest.approx(2**0.5)
 
 
-def test_local_stands_for_every_overlap() -> None:
-    groups = grouped([made("Local", 1.0, 80.0), made("VFL", 1.0, 40.0), made("VFL", 50.0, 85.0)])
-    assert set(groups) == {
-        ("cifar10", "Local", 1.0),
-        ("cifar10", "Local", 50.0),
-        ("cifar10", "VFL", 1.0),
-        ("cifar10", "VFL", 50.0),
-    }
-
-
 def test_promises_compare_with_local_and_with_the_best() -> None:
     uncertain = {"uncertainty": {"auroc": 0.85, "accuracy of the surest half": 1.0}}
     found = [
@@ -336,16 +298,6 @@ def test_selection_must_raise_the_accuracy_of_pseudo_labels() -> None:
     runs = [made(method, 10.0, 80.0, **told) for method in ("RISA self-trained", "RISA paper()")]
     (bar,) = promises(runs)
     assert (bar.name, bar.holds) == ("cifar10, 10 %: selection's gain (RISA self-trained)", False)
-
-
-def test_on_tables_no_baseline_may_be_above() -> None:
-    runs = [
-        made(method, 10.0, value, data="adult")
-        for method, value in (("RISA", 80.0), ("Local", 79.0), ("LocalVFL", 80.1))
-    ]
-    bars = {bar.name: bar for bar in promises(runs)}
-    assert bars["adult, 10 %: RISA over Local"].holds
-    assert not bars["adult, 10 %: RISA over the best (LocalVFL)"].holds
 
 
 def test_wrong_options_are_told() -> None:

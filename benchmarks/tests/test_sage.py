@@ -23,7 +23,7 @@ from fedmend_bench.sage.curves import Curve, bars_of, row_of
 from fedmend_bench.sage.data import paper_accuracy, world_of
 from fedmend_bench.sage.methods import METHODS, estimator_of
 from fedmend_bench.sage.simulator import simulator_of
-from fedmend_bench.sage.table import Clock, run, stop_kindly
+from fedmend_bench.sage.table import Clock, run
 
 
 def curve_of(method: str, accuracies: list[float], alpha: float = 0.5, **more: float) -> Curve:
@@ -210,15 +210,6 @@ def test_asked_to_end_a_run_finishes_its_round_and_keeps_it(
     assert [row["rounds"] for row in result.rows] == [2, 0]
     monkeypatch.setattr(table, "_round", once)
     assert run(quick=True, methods="FedAvg", rounds=4, folder=str(tmp_path)).rows[0]["rounds"] == 4
-
-
-def test_the_handler_is_put_back() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with stop_kindly() as asked:
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0)
-        assert asked.is_set()
-    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_too_late_for_a_round_is_too_late_for_the_next_run() -> None:

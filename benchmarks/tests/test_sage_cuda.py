@@ -118,34 +118,6 @@ def test_captured_steps_of_two_networks_are_the_plain_ones(name) -> None:
     assert torch.allclose(rounds(None), rounds(False), atol=1e-8)
 
 
-def test_half_precision_captured_follows_half_precision_plain() -> None:
-    net = NetSpec("resnet8", 4, channels=3, width=16)
-    settings = replace(SMALL, precision="bf16")
-    replayed = after(image_pools(), net, Supervised(), settings, 1, device="cuda")
-    plain = after(image_pools(), net, Supervised(), settings, 1, device="cuda", capture=False)
-    exact = after(image_pools(), net, Supervised(), SMALL, 1, device="cuda")
-    spread = float((plain - exact).norm())
-    assert float((replayed - plain).norm()) < 0.5 * spread + 1e-3
-    assert spread < 0.1 * float(exact.norm())
-
-
-def test_a_run_goes_on_from_a_checkpoint() -> None:
-    net = NetSpec("resnet8", 4, channels=3, width=16)
-    settings = replace(SMALL, precision="float64", carry_momentum=True)
-    whole = after(image_pools(), net, PseudoMethod("flexmatch"), settings, 3, device="cuda")
-    first = Simulator(
-        image_pools(), net, PseudoMethod("flexmatch"), settings, seed=2, device="cuda"
-    )
-    first.run_round()
-    second = Simulator(
-        image_pools(), net, PseudoMethod("flexmatch"), settings, seed=2, device="cuda"
-    )
-    second.restore(first.checkpoint())
-    second.run_round()
-    second.run_round()
-    assert torch.allclose(second.weights.cpu(), whole, atol=1e-9)
-
-
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_clients_round_never_waits_for_the_gpu() -> None:
     """So that the CPU can prepare the next client while the GPU trains this one."""

@@ -102,16 +102,3 @@ def test_a_data_set_that_is_not_here_does_not_end_a_plan(
     assert [row["method"] for row in result.rows] == ["FedAvg"]
     with pytest.raises(DatasetAbsent):
         run(methods="SAGE", dataset="fashion-mnist", rounds=1, device="cpu")
-
-
-@pytest.mark.slow
-def test_a_plan_may_come_back_to_a_run_for_more_rounds(tmp_path: Path) -> None:
-    plan = tmp_path / "plan.toml"
-    units = [("FedAvg", 1), ("FedProx", 1), ("FedAvg", 3)]
-    text = '[[unit]]\nmethod = "{}"\nrounds = {}\ndataset = "digits"\n'
-    plan.write_text("".join(text.format(*unit) for unit in units))
-    result = run(quick=True, plan=str(plan), folder=str(tmp_path / "runs"))
-    told = [(row["method"], row["rounds"]) for row in result.rows]
-    assert told == [("FedAvg", 3), ("FedProx", 1)]
-    whole = run(quick=True, methods="FedAvg", dataset="digits", rounds=3)
-    assert whole.rows[0]["last"] == result.rows[0]["last"]

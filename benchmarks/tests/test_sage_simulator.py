@@ -196,20 +196,6 @@ def test_fast_passes_are_for_resnets_on_a_gpu() -> None:
     assert fast_path(build_net(NET), torch.device("cuda")) is None
 
 
-def test_half_precision_on_a_cpu_follows_float32() -> None:
-    images = torch.randint(0, 256, (80, 3, 8, 8), dtype=torch.uint8)
-    pool = Pool(ImageViews(images), torch.arange(80) % 4, name="a")
-    net = NetSpec("resnet8", 4, channels=3, width=4)
-    losses = []
-    for precision in ("float32", "bf16"):
-        settings = RoundSettings(
-            epochs=1, labelled_batch=16, unlabelled_batch=32, precision=precision
-        )
-        simulator = Simulator([pool], net, PseudoMethod("sage"), settings, device="cpu")
-        losses.append(simulator.run_round().loss)
-    assert losses[0] == pytest.approx(losses[1], rel=0.1)
-
-
 # ---------------------------------------------------------------------------------- gaps
 
 

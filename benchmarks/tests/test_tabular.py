@@ -173,12 +173,6 @@ def test_wrong_options_are_told() -> None:
 
 
 @pytest.mark.slow
-def test_a_quick_run_holds() -> None:
-    result = run_bench("tabular", quick=True, options={"methods": "SecureBoost,LocalTrees,clear"})
-    assert len(result.bars) == 3 and all(bar.holds for bar in result.bars)
-
-
-@pytest.mark.slow
 def test_trees_on_a_machine_without_cryptography_are_the_same(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\nfor name in ('pydantic', 'cryptography'):\n    sys.modules[name] = None\n"

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from fedmend.data import Table
 from fedmend.data.crowds import (
     _share_chunk,
-    client_names,
     client_rows,
     labelled_rows,
     split_clients,
@@ -76,16 +75,6 @@ def test_missing_answers_and_unknown_truth():
     assert (said[:100] == -1).all()
     assert abs((said[100:] == -1).mean() - 0.4) < 0.01
     assert (annotators(TRUTH, rates=[0.1], missing=1.0) == -1).all()
-
-
-def test_deterministic():
-    options = {"rates": [0.2, 0.4], "kind": "asymmetric", "missing": 0.1}
-    assert np.array_equal(
-        annotators(TRUTH, seed=3, **options), annotators(TRUTH, seed=3, **options)
-    )
-    assert not np.array_equal(
-        annotators(TRUTH, seed=3, **options), annotators(TRUTH, seed=4, **options)
-    )
 
 
 @given(
@@ -238,11 +227,6 @@ def test_clients_of_a_table_keep_columns_and_lose_labels(values: np.ndarray) -> 
         whole = table.y.iloc[each.ids]
         assert (each.y[known].tolist()) == whole[known].tolist()
     assert labelled == len(labelled_rows(values, 0.05))
-
-
-def test_names_are_as_wide_as_needed() -> None:
-    assert client_names(3) == ["client-01", "client-02", "client-03"]
-    assert client_names(120)[0] == "client-001"
 
 
 def test_bad_requests_say_what_to_do() -> None:

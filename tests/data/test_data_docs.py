@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fedmend import data
 from fedmend.data import datasets
 from fedmend.data.datasets import CATALOGUE
 
@@ -34,10 +33,3 @@ def test_the_table_names_every_data_set_with_its_size():
             row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{name}` |"))
             assert f"{entry.rows:,}" in row
             assert all(f"`{option}" in row for option in datasets.info(name).options)
-
-
-def test_public_names_are_sorted_and_there():
-    upper = [name for name in data.__all__ if name.isupper()]
-    rest = [name for name in data.__all__ if not name.isupper()]
-    assert data.__all__ == sorted(upper) + sorted(rest, key=lambda n: (n[0].islower(), n))
-    assert all(hasattr(data, name) for name in data.__all__)

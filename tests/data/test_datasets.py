@@ -212,24 +212,6 @@ def test_class_counts_are_those_published(name):
 
 
 @pytest.mark.real
-def test_letter_real():
-    counts = real("letter").y.value_counts()
-    assert (counts["A"], counts["Z"]) == (789, 734)
-    train, test = real("letter", split="train"), real("letter", split="test")
-    assert (len(train), len(test)) == (16_000, 4_000) and not set(train.ids) & set(test.ids)
-
-
-@pytest.mark.real
-def test_covertype_two_classes_real():
-    table = real("covertype", classes=(1, 2))
-    assert table.n_rows == 211_840 + 283_301 and table.schema["Cover_Type"].categories == (1, 2)
-    assert table.schema["Cover_Type"].kind == "binary"
-    assert table.frame.filter(like="Wilderness").sum(axis=1).eq(1).all()
-    with pytest.raises(DataError, match="at least two cover types"):
-        datasets.load("covertype", classes=(1, 8))
-
-
-@pytest.mark.real
 def test_adult_and_bank_real():
     train, test = real("adult", split="train"), real("adult", split="test")
     assert (len(train), len(test)) == (32_561, 16_281)
@@ -287,22 +269,6 @@ def test_labelme_real():
     assert said.shape == (1000, 59) and abs(given.sum() / 1000 - 2.547) < 1e-9
     assert abs((said == gold[:, None])[given].mean() - 0.740) < 0.001
     assert [len(real("labelme", split=part)) for part in ("valid", "test")] == [500, 1188]
-
-
-@pytest.mark.real
-def test_encoding_real_tables_there_and_back():
-    for name in ("adult", "bank", "credit", "gmsc", "criteo-raw"):
-        table = real(name)
-        encoder = Encoder().fit(table)
-        back = encoder.inverse(encoder.transform(table), ids=table.ids)
-        for column in table.feature_names:
-            if table.schema[column].kind != "continuous":
-                pd.testing.assert_series_equal(
-                    back.frame[column],
-                    table.frame[column],
-                    check_names=False,
-                    check_category_order=False,
-                )
 
 
 @pytest.mark.parametrize(

@@ -93,30 +93,6 @@ def test_onehot_is_what_scikit_learn_makes(table):
     assert found.onehot().dtype == np.float32
 
 
-def test_shapes_and_dtypes(table):
-    encoder = Encoder().fit(table)
-    found = encoder.transform(table)
-    assert encoder.numeric_names == [
-        "flag",
-        "rooms",
-        "size",
-        "children",
-        "grade",
-        "answer",
-        "level",
-        "zero_one",
-    ]
-    assert encoder.code_names == ["city", "zone"] and encoder.cardinalities == (5, 5)
-    assert encoder.block_shapes == {"face": (3, 4, 4), "signal": (5,)}
-    assert found.numeric.dtype == np.float32 and found.missing.dtype == bool
-    assert found.codes.dtype == np.int64 and found.blocks["face"].dtype == np.float32
-    assert found.numeric.flags["C_CONTIGUOUS"] and found.n_rows == len(found) == 6
-    some = found.take([5, 0, 0])
-    assert np.array_equal(some.codes, found.codes[[5, 0, 0]]) and some.n_rows == 3
-    assert np.array_equal(some.blocks["signal"], found.blocks["signal"][[5, 0, 0]])
-    assert some.cardinalities == found.cardinalities
-
-
 def test_blocks_are_standardised_per_channel(table):
     found = Encoder(dtype="float64").fit(table).transform(table)
     scaled = table.blocks["face"] / 255.0
@@ -278,9 +254,12 @@ def test_bad_options_and_not_fitted():
         lambda: Encoder().transform(Table([1])),
         lambda: Encoder().cardinalities,
         lambda: Encoder().to_dict(),
+        lambda: LabelEncoder().transform(pd.Series([1])),
     ):
         with pytest.raises(NotFitted):
             attempt()
+    with pytest.raises(DataError, match="unknown task"):
+        LabelEncoder("clustering")
 
 
 def test_json_gives_an_equal_encoder(table):
@@ -368,20 +347,6 @@ def test_floats_come_back_to_precision_and_codes_are_finite(values, precision):
     reach = np.nanmax(np.abs(series))
     unit = 2.0 ** (-23 if precision == "float32" else -50)
     assert np.nanmax(np.abs(back / 4 - series / 4)) <= max(reach * unit, 1e-300)
-
-
-@pytest.mark.slow
-def test_a_large_table_is_encoded_and_comes_back():
-    rng = np.random.default_rng(0)
-    n = 400_000
-    numbers = {f"f{i}": rng.normal(size=n) for i in range(10)}
-    flags = {f"b{i}": rng.integers(0, 2, n) for i in range(40)}
-    cities = {f"c{i}": rng.choice(np.array(list("abcdefgh"), object), n) for i in range(4)}
-    table = Table(np.arange(n), {**numbers, **flags, **cities})
-    encoder = Encoder().fit(table)
-    encoded = encoder.transform(table)
-    assert encoded.numeric.shape == (n, 50) and encoded.codes.shape == (n, 4)
-    assert encoder.inverse(encoded).frame[list(flags)].equals(table.frame[list(flags)])
 
 
 def test_bytes_are_scaled_like_any_other_image() -> None:
@@ -512,13 +477,6 @@ def test_labels_never_seen_or_of_another_type():
     for wrong in ([2], [-2]):
         with pytest.raises(DataError, match="must lie in"):
             encoder.inverse(np.array(wrong))
-
-
-def test_not_fitted_and_unknown_task():
-    with pytest.raises(NotFitted):
-        LabelEncoder().transform(pd.Series([1]))
-    with pytest.raises(DataError, match="unknown task"):
-        LabelEncoder("clustering")
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_gzip_delimiter_bom_quotes_and_newlines(csv):
 
 def test_decimal_commas_and_columns_left_out(csv, tmp_path):
     path = csv("id;x;day\n1;2,5;2020-01-01\n2;-3,25;2020-01-02\n")
-    table = read(path, id="id", delimiter=";", decimal=",", drop=["day"])
+    table = read(path, id="id", delimiter=";", decimal=",", drop="day")
     assert table.names == ["x"] and table.frame["x"].tolist() == [2.5, -3.25]
     table.to_parquet(tmp_path / "t.parquet", id="id")
     with pytest.raises(DataError, match="no such column .named in drop.*the columns are: id, x"):
@@ -342,14 +342,6 @@ def test_a_column_s_type_is_taken_from_all_of_it(csv, monkeypatch):
     table = read(csv("id,x\n" + rows + "2000,0.5\n"), id="id")
     assert table.schema["x"].kind == "continuous" and table.frame["x"].iloc[-1] == 0.5
     assert read(csv("id,x\n" + rows + "2000,many\n"), id="id").schema["x"].kind == "nominal"
-
-
-def test_one_name_need_not_be_a_list(csv):
-    path = csv(PEOPLE)
-    assert read(path, id="id", columns="income").names == ["income"]
-    assert "income" not in read(path, id="id", drop="income").names
-    with pytest.raises(DataError, match="the id and the label cannot be dropped"):
-        read(path, id="id", drop="id")
 
 
 @pytest.mark.parametrize(

@@ -46,11 +46,6 @@ def test_columns_by_name():
     assert all(np.array_equal(part.ids, perfect().ids) for part in parts.values())
 
 
-def test_a_party_may_hold_the_label_only():
-    parts = split_columns(perfect(), {"a": ["n0"], "b": []}, label_party="b")
-    assert parts["b"].names == ["y"] and parts["a"].label is None
-
-
 @given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=4), st.integers(0, 99), st.booleans())
 def test_columns_by_share(shares, seed, within_kinds):
     table = perfect(4)
@@ -192,18 +187,6 @@ def test_tear_is_deterministic_and_rows_can_be_recomputed():
         for name, table in torn.items():
             truth = np.concatenate([common, kept[name]])
             assert sorted(truth) == sorted(original_rows(table))
-
-
-@pytest.mark.parametrize("overlap", [0.0, 1.0])
-def test_nothing_and_everything_in_common(overlap):
-    torn = tear(two_parties(), overlap=overlap)
-    assert len(set(torn["bank"].ids) & set(torn["telco"].ids)) == 100 * overlap
-
-
-def test_labels_stay_with_the_label_party():
-    table = perfect()
-    torn = tear({"a": table, "b": table.drop("n0")}, overlap=0.5, label_party="b")
-    assert torn["a"].label is None and "y" not in torn["a"].names and torn["b"].label == "y"
 
 
 def test_tables_in_another_row_order_are_matched_by_id():

@@ -51,12 +51,6 @@ def test_inferred_kind(values, kind, categories):
     assert (column.kind, column.categories) == (kind, categories)
 
 
-def test_categories_are_python_scalars():
-    column = infer_column("x", pd.Series([1, 2, 1], dtype="int8"))
-    assert [type(value) for value in column.categories] == [int, int]
-    json.dumps(column.to_dict())
-
-
 def test_two_values_among_the_first_thousand_do_not_make_a_column_binary():
     values = pd.Series([0, 1] * 600 + [2])
     assert infer_column("x", values).kind == "integer"

@@ -25,28 +25,8 @@ def table():
     )
 
 
-def test_shape_and_names(table):
-    assert table.n_rows == len(table) == 4
-    assert table.names == ["age", "income", "city", "default", "face"]
-    assert table.feature_names == ["age", "income", "city", "face"]
-    assert table.ids.dtype == object and table.ids.tolist() == ["p1", "p2", "p3", "p4"]
-    assert table.y.tolist() == ["no", "yes", "no", "no"]
-    assert "default" not in table.features.names and table.features.label is None
-    assert repr(table) == "Table(4 rows, 4 features, label 'default')"
-
-
-def test_missing_cells_stay_as_they_are(table):
-    assert table.missing().to_dict() == {
-        "age": 0,
-        "income": 1,
-        "city": 1,
-        "default": 0,
-        "face": 0,
-    }
-    assert table.frame["city"][1] is None and np.isnan(table.frame["income"][1])
-
-
 def test_take(table):
+    assert repr(table) == "Table(4 rows, 4 features, label 'default')"
     taken = table.take([2, 0])
     assert taken.ids.tolist() == ["p3", "p1"] and taken.frame["age"].tolist() == [28, 31]
     assert np.array_equal(taken.blocks["face"], table.blocks["face"][[2, 0]])
@@ -100,12 +80,6 @@ def test_with_columns_adds_and_replaces(table):
     block = table.with_columns(blocks={"face": np.zeros((4, 7))})
     assert block.schema["face"].shape == (7,) and block.blocks["face"].shape == (4, 7)
     assert table.schema["age"].kind == "integer", "the first table is as it was"
-
-
-def test_with_ids(table):
-    assert table.with_ids([4, 3, 2, 1]).ids.tolist() == [4, 3, 2, 1]
-    with pytest.raises(DataError, match="3 ids for 4 rows"):
-        table.with_ids([1, 2, 3])
 
 
 def test_a_frame_is_copied_and_its_index_ignored():

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 
-import fedmend as fm
 from fedmend.cli import main
-from fedmend.errors import ConfigError, Refused, WireError
-from fedmend.federation import read_ledger, wire
-from fedmend.federation.engines.flare.messages import read_reply, request
-from fedmend.federation.ledger import inspect_ledger, read_entries
+from fedmend.errors import ConfigError
+from fedmend.federation import read_ledger
+from fedmend.federation.ledger import inspect_ledger
 from fedmend.federation.reconcile import reconcile
 
 from .conftest import wait_until
-from .machine_probe import MachineProbe
 
 
 @pytest.fixture(scope="module")
@@ -102,125 +98,3 @@ def main_without_exit(arguments):
         main(arguments)
     except SystemExit as ended:
         assert not ended.code
-
-
-# ---------------------------------------------------------------- a federation in hand
-
-
-@pytest.fixture(scope="module")
-def fed(world, record):
-    with world.open("hand", seed=3, methods=["fedpsg-pum"]) as fed:
-        yield fed
-
-
-@pytest.mark.slow
-def test_random_choices_are_a_partys_own_unless_a_run_is_reproducible(world, record):
-    with world.open("own", reproducible=False) as fed:
-        assert not [entry for entry in fed.ledger.entries() if entry.is_crossing]
-        assert not fed.reproducible
-    kept = [world.kits.party(name) / "runs" / "own" / "secret.key" for name in world.names]
-    first = [path.read_bytes() for path in kept]
-    assert len({*first}) == 2
-    assert all(path.stat().st_mode & 0o077 == 0 for path in kept)
-    with world.open("own", reproducible=False, resume=True):
-        assert [path.read_bytes() for path in kept] == first
-    with world.open("own", reproducible=False):
-        assert not {*first} & {path.read_bytes() for path in kept}
-    with world.open("known") as fed:
-        copies = [read_entries(fed.engine._copy_of(name), name) for name in world.names]
-        theirs = [each for entries in copies for each in entries]
-        for ledger in (theirs, fed.ledger.entries()):
-            assert [entry.note for entry in ledger].count("reproducible") == 2
-
-
-@pytest.mark.slow
-def test_tensors_of_all_sizes_come_back(fed):
-    with fed.workers(MachineProbe) as workers:
-        for shape in ((0,), (3, 2), (256, 32), (1024, 1024)):
-            sent = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-            for back in workers.echo(sent).values():
-                assert np.array_equal(back, sent)
-
-
-@pytest.mark.slow
-def test_sites_are_processes_of_their_own(fed, world):
-    with fed.workers(MachineProbe) as workers:
-        pids = workers.pid()
-    assert len(set(pids.values())) == 2
-    assert pids["bank"] == world.job_process("bank").pid
-
-
-@pytest.mark.slow
-def test_labels_are_refused(fed, world):
-    with fed.workers(MachineProbe) as workers, pytest.raises(Refused, match="kind 'label'"):
-        workers["bank"].labels()
-    assert "kind 'label'" in world.events("bank")
-
-
-@pytest.mark.slow
-def test_malformed_and_replayed_messages_are_answered_and_nothing_crashes(fed, world):
-    courier, session = fed.engine._courier, fed.engine._sessions["bank"]
-
-    def ask(message):
-        return read_reply(courier.ask("bank", message, 20.0).result(30), "bank", "x")
-
-    for message in (b"", b"FMW", b"\0" * 100, wire.encode([1]), request("ping")[:-1]):
-        with pytest.raises(WireError):
-            ask(message)
-    with pytest.raises(Refused, match="another session"):
-        ask(request("stop", session=b"\0" * 16, number=10**5, handle="x"))
-    once = request(
-        *("start",),
-        session=session,
-        number=next(fed.engine._numbers["bank"]),
-        worker="MachineProbe",
-        scope="train",
-        params={},
-    )
-    assert ask(once).startswith("MachineProbe#")
-    with pytest.raises(Refused, match="came before"):
-        ask(once)
-    with pytest.raises(Refused, match="no worker 'Shell' is installed"):
-        fed.engine.start("bank", "Shell", "train", {})
-    head = bytearray(wire.encode(b""))
-    head[4:12] = (1 << 40).to_bytes(8, "little")
-    with pytest.raises(WireError, match="over the limit"):
-        ask(bytes(head))
-    with fed.workers(MachineProbe) as workers:
-        assert workers["bank"].pid() > 0
-    events = world.events("bank")
-    assert "came before" in events
-    assert "over the limit" in events
-
-
-@pytest.mark.slow
-def test_fedpsg_pum_completes_rows_as_in_one_process(fed, world, make_local):
-    def mend(federation):
-        fm.align(federation, order="seeded")
-        return fm.FedPSGPUM(seed=3, rounds=2).fit(federation).summary()
-
-    over, here = mend(fed), mend(make_local(seed=3))
-    assert over.shape == here.shape
-    for name in over.columns:
-        if over[name].dtype.kind == "f":
-            assert np.allclose(over[name], here[name], atol=1e-6, equal_nan=True)
-        else:
-            assert over[name].tolist() == here[name].tolist()
-
-
-@pytest.fixture
-def make_local(world):
-    from fedmend.flow.reading import split_by_id
-
-    def make(seed):
-        tables = {
-            "bank": fm.read(world.folder / "bank.csv", id="id", label="y"),
-            "telco": fm.read(world.folder / "telco.csv", id="id"),
-        }
-        parties = []
-        for name, table in tables.items():
-            train, test = split_by_id(table, 0.25, seed)
-            parties.append(fm.Party(name, train, test=test))
-        return fm.Federation(*parties, seed=seed)
-
-    return make
