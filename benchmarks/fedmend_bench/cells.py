@@ -25,7 +25,8 @@ from subprocess import CalledProcessError
 from typing import Any, TypeVar
 
 from fedmend._json import plain
-from fedmend.errors import ConfigError, DatasetAbsent, FedmendError
+from fedmend.errors import ConfigError, FedmendError
+from fedmend_bench.datasets import DatasetAbsent
 
 __all__ = ["Kept", "run_cells", "side_by_side"]
 

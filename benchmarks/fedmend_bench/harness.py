@@ -65,6 +65,7 @@ REGISTRY: dict[str, str] = {
     "preflight": "fedmend_bench.flow.preflight",
     "one-sided": "fedmend_bench.flow.one_sided",
     "pages": "fedmend_bench.pages",
+    "datasets": "fedmend_bench.datasets",
 }
 
 

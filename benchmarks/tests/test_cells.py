@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from fedmend.errors import AlignmentError, ConfigError, DatasetAbsent
+from fedmend.errors import AlignmentError, ConfigError
 from fedmend_bench.cells import Kept, run_cells, side_by_side
+from fedmend_bench.datasets import DatasetAbsent
 from fedmend_bench.options import chosen, listed, numbered
 
 THREADS = ["OMP_NUM_THREADS", "MKL_NUM_THREADS"]

@@ -10,12 +10,13 @@ import pandas as pd
 import pytest
 
 from fedmend.data import datasets
-from fedmend.errors import ConfigError, DatasetAbsent
+from fedmend.errors import ConfigError
 from fedmend.flow.checks import check_data
 from fedmend.flow.config import load_config
 from fedmend.methods import VFL
 from fedmend.methods.recipes import RECIPES
 from fedmend.methods.registry import record_of
+from fedmend_bench.datasets import DatasetAbsent
 from fedmend_bench.flow import one_sided, preflight
 from fedmend_bench.flow import table as flow
 from fedmend_bench.flow import world as recipes_world

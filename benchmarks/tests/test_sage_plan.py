@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedmend.errors import ConfigError, DatasetAbsent, FedmendWarning
+from fedmend.errors import ConfigError, FedmendWarning
+from fedmend_bench.datasets import DatasetAbsent
 from fedmend_bench.sage import data as sage_data
 from fedmend_bench.sage import table as sage
 from fedmend_bench.sage.data import paper_accuracy

@@ -2,8 +2,7 @@
 
     FedmendError
     ├── DataError            a table, file, column or value is not what it must be
-    │   ├── ReadError        a file or query cannot be read at all
-    │   └── DatasetAbsent    a named data set is not on this machine (says how to get it)
+    │   └── ReadError        a file or query cannot be read at all
     ├── ConfigError          federation.toml or an option is wrong (holds *all* problems)
     ├── AlignmentError       no, or too few, common ids; alignment asked for before it was made
     ├── Refused              a party's policy does not allow this worker or kind of value
@@ -28,7 +27,6 @@ __all__ = [
     "ConfigError",
     "CryptoError",
     "DataError",
-    "DatasetAbsent",
     "FedmendError",
     "FedmendWarning",
     "MissingExtra",
@@ -109,10 +107,6 @@ class DataError(FedmendError):
 
 class ReadError(DataError):
     """A file or query cannot be read at all."""
-
-
-class DatasetAbsent(DataError):
-    """A named data set is not on this machine."""
 
 
 class ConfigError(FedmendError):

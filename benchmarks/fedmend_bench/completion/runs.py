@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedmend.data import datasets
 from fedmend.data.table import Table
 from fedmend.errors import FedmendWarning
 from fedmend.federation import Federation
@@ -21,6 +20,7 @@ from fedmend.generate import make
 from fedmend.methods import VFL, Local, LocalVFL
 from fedmend.methods.completion.fedpsg_pum import FedPSGPUM
 from fedmend.methods.completion.merging import completion_of
+from fedmend_bench import datasets
 from fedmend_bench.completion.scores import Scenario, reference, scores, tear_table
 
 __all__ = ["OURS", "PAPER", "PARTS", "Cell", "run_cell"]

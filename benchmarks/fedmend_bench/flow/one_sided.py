@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedmend.data import datasets, scenario
+from fedmend.data import scenario
 from fedmend.errors import FedmendWarning
 from fedmend.federation import Federation, Party
 from fedmend.learn import metrics
@@ -30,6 +30,7 @@ from fedmend.methods import (
     SecureBoost,
 )
 from fedmend.secure.align import align
+from fedmend_bench import datasets
 from fedmend_bench.clear import Clear
 from fedmend_bench.harness import Bar, BenchResult
 from fedmend_bench.options import chosen, listed

@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from fedmend.data import datasets, scenario
+from fedmend.data import scenario
 from fedmend.data.table import Table
 from fedmend.errors import FedmendWarning
 from fedmend.federation import Federation, Party
 from fedmend.methods import costs, registry
 from fedmend.preflight import curve
 from fedmend.secure.align import align
+from fedmend_bench import datasets
 from fedmend_bench.cells import run_cells
 from fedmend_bench.harness import Bar, BenchResult
 from fedmend_bench.options import chosen, listed, numbered

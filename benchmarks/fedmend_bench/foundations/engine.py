@@ -164,9 +164,9 @@ def _tensor_bytes(fed: Federation) -> int:
 
 
 def _data(quick: bool, rows: int) -> tuple[Table, str]:
-    from fedmend.data import datasets
+    from fedmend_bench import datasets
 
-    name = "digits" if quick or not datasets.info("letter").present else "letter"
+    name = "digits" if quick or not datasets.present("letter") else "letter"
     table = datasets.load(name)
     picked = np.random.default_rng(0).permutation(len(table))[:rows]
     return table.take(picked), name

@@ -13,7 +13,6 @@ import numpy as np
 
 from fedmend.audit import Audit, AuditReport
 from fedmend.audit.recorder import rehearsal
-from fedmend.data import datasets
 from fedmend.data.scenario import split_columns
 from fedmend.data.table import Table
 from fedmend.federation import Federation, Party
@@ -22,6 +21,7 @@ from fedmend.methods.annotators.inc import InC
 from fedmend.methods.risa.risa import RISA
 from fedmend.secure.align import align
 from fedmend.split.labels import with_reported_labels
+from fedmend_bench import datasets
 from fedmend_bench.harness import Bar, BenchResult
 from fedmend_bench.options import listed
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from fedmend.data.datasets import load
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.generate.base import quiet
+from fedmend_bench.datasets import load
 
 __all__ = ["GAPS", "Data", "gap_measure", "prepared"]
 

@@ -22,11 +22,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from fedmend.data.datasets import names as dataset_names
 from fedmend.errors import ConfigError
 from fedmend.generate import generators as generator_names
 from fedmend.split.config import resolve_device
 from fedmend_bench.cells import run_cells
+from fedmend_bench.datasets import names as dataset_names
 from fedmend_bench.generators.data import GAPS, gap_measure
 from fedmend_bench.generators.peers import PEERS, Asked
 from fedmend_bench.generators.rows import REAL, REFERENCES, Cell, How, Row, measured

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedmend.data import datasets
 from fedmend.data.crowds import annotators
 from fedmend.data.encode import LabelEncoder
 from fedmend.data.table import Table
@@ -28,6 +27,7 @@ from fedmend.learn import metrics
 from fedmend.methods.annotators.baselines import EM, MJ
 from fedmend.methods.annotators.estimator import CrowdEstimator
 from fedmend.methods.annotators.inc import InC
+from fedmend_bench import datasets
 from fedmend_bench.cells import run_cells
 from fedmend_bench.harness import Bar
 from fedmend_bench.simulation import know, together
@@ -109,7 +109,7 @@ def _labelme() -> World:
     parts = datasets.load("labelme"), datasets.load("labelme", split="test")
     frames = [pd.DataFrame(part.blocks["features"].astype(float)).add_prefix("x") for part in parts]
     y, y_test = (part.y.to_numpy(np.int64) for part in parts)
-    votes = datasets.annotations("labelme")  # type: ignore[operator]
+    votes = datasets.human_labels("labelme")
     return World(frames[0], frames[1], y, y_test, votes)
 
 

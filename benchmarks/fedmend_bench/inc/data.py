@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedmend.data import datasets
 from fedmend.data.crowds import annotators
 from fedmend.data.encode import LabelEncoder
 from fedmend.errors import ConfigError
+from fedmend_bench import datasets
 from fedmend_bench.harness import paper_rows
 
 PARTIES = 4
@@ -229,7 +229,7 @@ def _labelme() -> _Human:
     tables = datasets.load("labelme"), datasets.load("labelme", split="test")
     x, x_test = (table.blocks["features"].astype(np.float32) for table in tables)
     y, y_test = (table.y.to_numpy(np.int64) for table in tables)
-    votes = datasets.annotations("labelme")  # type: ignore[operator]
+    votes = datasets.human_labels("labelme")
     return x, x_test, y, y_test, votes, (128,) * 4
 
 
@@ -241,7 +241,7 @@ def _cifar10n(device: str, rows: int | None, sheets: int | None, filters: int = 
     """
     read = range(1, 1 + (sheets or 5))
     train, test = datasets.load("cifar10", batches=read), datasets.load("cifar10-test")
-    votes = datasets.annotations("cifar10n")[: len(train)]  # type: ignore[operator]
+    votes = datasets.human_labels("cifar10n")[: len(train)]
     y, y_test = train.y.to_numpy(np.int64), test.y.to_numpy(np.int64)
     kept = _some(len(y), rows)
     tested = slice(len(kept) if len(kept) < len(y) else None)

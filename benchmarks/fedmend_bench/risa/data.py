@@ -16,11 +16,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedmend.data import datasets
 from fedmend.data.scenario import split_image, tear_rows
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.federation import Alignment, Federation, Party
+from fedmend_bench import datasets
 from fedmend_bench.simulation import apart, know, together, without_cryptography
 
 LABELS, PARTNER = "active", "passive"

@@ -9,12 +9,12 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from fedmend.data import datasets
 from fedmend.data.crowds import client_names, client_rows
 from fedmend.errors import ConfigError
 from fedmend.methods.horizontal.networks import NetSpec
 from fedmend.methods.horizontal.rounds import Pool
 from fedmend.methods.horizontal.views import ImageViews, TableViews
+from fedmend_bench import datasets
 from fedmend_bench.harness import paper_rows
 from fedmend_bench.sage.simulator import Simulator
 

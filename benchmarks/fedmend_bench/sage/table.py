@@ -22,10 +22,11 @@ from typing import Any
 
 import torch
 
-from fedmend.errors import DatasetAbsent, FedmendWarning
+from fedmend.errors import FedmendWarning
 from fedmend.methods.horizontal.baselines import FedAvg
 from fedmend.methods.horizontal.rounds import RoundAverage
 from fedmend.split.parts import read_file, write_file
+from fedmend_bench.datasets import DatasetAbsent
 from fedmend_bench.harness import BenchResult, device_name
 from fedmend_bench.options import chosen
 from fedmend_bench.sage.curves import Curve, bars_of, row_of

@@ -18,11 +18,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fedmend.data import datasets
 from fedmend.data.crowds import client_rows
 from fedmend.methods.horizontal.networks import NetSpec
 from fedmend.methods.horizontal.rounds import Pool
 from fedmend.methods.horizontal.views import TableViews
+from fedmend_bench import datasets
 from fedmend_bench.harness import Bar, BenchResult
 from fedmend_bench.options import chosen
 from fedmend_bench.sage.methods import estimator_of

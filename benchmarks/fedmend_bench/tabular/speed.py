@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from fedmend.data import datasets
 from fedmend.data.table import Table
 from fedmend.federation import Federation, Party
 from fedmend.methods.boosting.secureboost import SecureBoost
+from fedmend_bench import datasets
 from fedmend_bench.clear import Clear
 from fedmend_bench.harness import Bar
 from fedmend_bench.risa.data import LABELS, PARTNER, columns_of

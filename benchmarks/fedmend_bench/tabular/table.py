@@ -26,9 +26,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedmend.data import datasets
 from fedmend.errors import ConfigError, FedmendWarning
 from fedmend.methods import registry
+from fedmend_bench import datasets
 from fedmend_bench.cells import Kept, run_cells
 from fedmend_bench.clear import CLEAR
 from fedmend_bench.harness import Bar, BenchResult

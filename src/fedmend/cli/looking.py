@@ -73,28 +73,13 @@ def ledger(
 
 @app.command()
 def datasets() -> None:
-    """List the named data sets, and how to get those that are not here."""
-    from fedmend.cli.terminal import bullets, plain_table
-    from fedmend.data import datasets as known
+    """List the named data sets to try things on."""
+    from fedmend.cli.terminal import plain_table
+    from fedmend.data.datasets import CATALOGUE
 
-    found = [known.info(name) for name in known.names()]
-    rows = [
-        [
-            each.name,
-            f"{each.rows:,}",
-            each.columns,
-            each.task,
-            "yes" if each.present else "no",
-            each.licence,
-        ]
-        for each in found
-    ]
-    console = terminal()
-    console.print(plain_table(["name", "rows", "columns", "task", "here", "licence"], rows))
-    absent = [f"{each.name}: {each.how_to_get}" for each in found if not each.present]
-    if absent:
-        console.print("How to get those that are not here")
-        bullets(console, absent)
+    heads = ["name", "rows", "columns", "task", "licence"]
+    rows = [[e.name, f"{e.rows:,}", e.columns, e.task, e.licence] for e in CATALOGUE.values()]
+    terminal().print(plain_table(heads, rows))
 
 
 @app.command()

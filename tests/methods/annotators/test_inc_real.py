@@ -8,17 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedmend.data import datasets
 from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.methods.annotators import aggregation as crowds
 from fedmend.methods.annotators.inc import InC
+from fedmend_bench import datasets
 
 
 @pytest.mark.real
 def test_labelme_59_annotators_are_59_parties() -> None:
     train, test = datasets.load("labelme"), datasets.load("labelme", split="test")
-    votes = datasets.annotations("labelme")  # type: ignore[operator]
+    votes = datasets.human_labels("labelme")
     rows = {"train": len(train), "test": len(test)}
     parties = []
     for number, columns in enumerate(np.array_split(np.arange(512), 2)):
