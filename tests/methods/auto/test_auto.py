@@ -207,6 +207,16 @@ def test_scores_rest_on_enough_labelled_rows() -> None:
     assert list(model.choice_["kinds"]) == ["alone"], "8 labels among the rows known to all"
 
 
+def test_scarce_labels_make_fewer_folds() -> None:
+    """Folds of the rows known to all go by no label: with five of them some would have few."""
+    frame = people()
+    frame.loc[np.random.default_rng(0).permutation(N)[120:], "y"] = None
+    model = fm.Auto(**BRIEF | {"folds": 5, "candidates": ("local", "local-trees", "risa")})
+    choice = model.fit(federation(frame)).choice_
+    assert not [each["skipped"] for each in choice["candidates"] if each["skipped"]]
+    assert set(choice["kinds"]) == {"shared", "alone"} and 2 <= choice["folds"] < 5
+
+
 def test_what_cannot_be_trained_is_told_and_left_out() -> None:
     fed = federation(people(0, "number"))
     model = fm.Auto(**QUICK | {"candidates": ("local-trees", "risa")}).fit(fed)

@@ -187,19 +187,7 @@ class _Contest:
         self.network.take_about(told[party])
         least = max(LEAST, *(int(each["least"]) for each in told.values()))
         real, alone = counts.aligned - counts.completed, counts.unaligned[party]
-        # A fold's rows of a kind could be told from those of the others: they must be enough, or
-        # all of that kind are trained on in every fold.
-        enough = [rows // least for rows in (real, alone) if rows >= 2 * least]
-        if not enough:
-            raise ConfigError(
-                f"{real} rows known to all parties are too few to compare methods by. "
-                f"Mend: name a method, or {2 * least} common rows"
-            )
-        folds = min(self.how.folds, *enough)
-        held = (real >= 2 * least, alone >= 2 * least)
-        # By the federation's seed: with folds of its own, each of several trainings would ask about
-        # other rows, and all of them together about few.
-        number_folds(self.fed, party, folds, self.fed.seed, *held)
+        folds, held = self._numbered(party, least, real, alone)
         done = self._resumed(folds) if resume else 0
         for number in range(done, folds):
             began = time.perf_counter()
@@ -209,6 +197,27 @@ class _Contest:
             if number and self.seconds * (number + 2) / (number + 1) > self.how.budget:
                 return number + 1
         return folds
+
+    def _numbered(
+        self, party: str, least: int, real: int, alone: int
+    ) -> tuple[int, tuple[bool, bool]]:
+        """How many folds there are, and whether of rows known to all, and of those of one party.
+
+        A fold's labelled rows of a kind could be told from those of the others: they must be
+        enough, or all of that kind are trained on in every fold.
+        """
+        kinds = real >= 2 * least, alone >= 2 * least
+        for held in dict.fromkeys([kinds, (False, kinds[1]), (kinds[0], False)]):
+            rows = [each // least for each, here in zip((real, alone), held, strict=True) if here]
+            # By the federation's seed: with folds of its own, each of several trainings would ask
+            # about other rows, and all of them together about few.
+            for folds in range(min([self.how.folds, *rows]) if rows else 0, 1, -1):
+                if number_folds(self.fed, party, folds, self.fed.seed, *held, least):
+                    return folds, held
+        raise ConfigError(
+            f"{real} rows known to all parties are too few to compare methods by, or too few of "
+            f"them have a label. Mend: name a method, or {2 * least} common rows with one"
+        )
 
     def able(self) -> list[Candidate]:
         found = [each for each in self.candidates if not each.skipped]

@@ -32,10 +32,11 @@ class FoldWorker(Worker):
     """Makes two further tables of a party's table: rows to train on, and rows held out."""
 
     @exposed(kind="control")
-    def number(self, aligned: np.ndarray, folds: int, alone: bool) -> None:
+    def number(self, aligned: np.ndarray, folds: int, alone: bool, least: int = 0) -> bool:
         """Note the folds of aligned rows, by their places, and (alone) of those only it has.
 
         Each class has its share in each fold. What is noted of an id holds for all its tables.
+        Nothing is noted where a fold would have too few labelled rows, which is what is told.
         """
         table, own = self.table, self.alignment.unaligned if alone else np.zeros(0, np.int64)
         order = own[np.argsort(self.site.draws_of(table.ids[own]), kind="stable")]
@@ -45,7 +46,18 @@ class FoldWorker(Worker):
                 order = order[np.argsort(codes, kind="stable")]
         places = np.concatenate([self.alignment.aligned[: len(aligned)], order])
         numbers = np.concatenate([aligned, np.arange(len(order)) % folds])
+        if table.label is not None and least:
+            labelled = table.y.notna().to_numpy()[places]
+            shared = np.arange(len(places)) < len(aligned)
+            for kind in (labelled & shared, labelled & ~shared):
+                # Fewer than that of a kind in all are judged with the others.
+                found = np.bincount(numbers[kind], minlength=folds)
+                if found.sum() >= least > found.min():
+                    return False
+            if np.bincount(numbers[labelled], minlength=folds).min() < least:
+                return False
         note_folds(self.site, table.ids[places], numbers)
+        return True
 
     @exposed(kind="control")
     def completed_in(self, number: int, real: int) -> np.ndarray:
@@ -158,15 +170,22 @@ def fold(
 
 
 def number_folds(
-    fed: Federation, party: str, folds: int, seed: int, shared: bool = True, alone: bool = True
-) -> None:
+    fed: Federation,
+    party: str,
+    folds: int,
+    seed: int,
+    shared: bool = True,
+    alone: bool = True,
+    least: int = 0,
+) -> bool:
     """Let a party know to which fold each of its rows belongs, before the first one is made.
 
-    shared, alone: of rows known to all, and of those that only it has.
+    shared, alone: of rows known to all, and of those that only it has. Told is whether each fold
+    has `least` labelled rows of either; otherwise nothing is noted.
     """
     real = fed.alignment.aligned - fed.alignment.completed if shared else 0
     with fed.workers(FoldWorker, parties=[party]) as group:
-        group[party].number(_drawn(real, folds, seed), folds, alone)
+        return bool(group[party].number(_drawn(real, folds, seed), folds, alone, least))
 
 
 def _drawn(rows: int, folds: int, seed: int) -> np.ndarray:
