@@ -23,9 +23,12 @@ from fedmend.methods.network import EPOCH_STEPS, RESTARTS
 settings.register_profile("fedmend", max_examples=25, deadline=None)
 settings.load_profile("fedmend")
 
-gc.disable()
-"""Until the tests are collected: what is imported and rewritten for them stays, and looking through
-all of it for garbage again and again takes half of that time."""
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """What is imported and rewritten for tests stays: looking through all of it for garbage again
+    and again takes half of the time in which they are collected."""
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:
@@ -68,6 +71,14 @@ def short_trainings():
     again: most tests ask what a training does, not how far it gets. For others: `whole_trainings`.
     """
     yield from trainings_of(1, 0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_disk():
+    """Nobody cuts the power here: no file waits until it is on the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -215,10 +226,14 @@ def bare_report(request, monkeypatch):
     """A run's report is an empty page, unless a test asks for `pages`: drawing takes longer than
     all other stages of a small run."""
     if "pages" not in request.fixturenames:
-        monkeypatch.setattr(
-            "fedmend.flow.stages.write_report",
-            lambda folder: (folder / "report.html").write_text("<html></html>"),
-        )
+        empty_reports(monkeypatch)
+
+
+def empty_reports(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        "fedmend.flow.stages.write_report",
+        lambda folder: (folder / "report.html").write_text("<html></html>"),
+    )
 
 
 def frame_of(n: int = 240, seed: int = 0, task: str = "binary") -> pd.DataFrame:

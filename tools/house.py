@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -61,18 +62,36 @@ def imports(path: Path, known: dict[str, Path], typed: bool = True) -> set[str]:
     typed: also those for the type checker alone.
     """
     found = set()
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    if not typed:
-        tree.body = [node for node in tree.body if not _is_for_types(node)]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            whole = {f"{node.module}.{alias.name}" for alias in node.names}
-            of_files = {name for name in whole if name.removeprefix("fedmend.") in known}
-            found |= of_files if of_files == whole else of_files | {node.module}
+    for module, names in _imported(path)[0 if typed else 1]:
+        whole = {f"{module}.{name}" for name in names} if names else {module}
+        of_files = {name for name in whole if name.removeprefix("fedmend.") in known}
+        found |= of_files if of_files == whole else of_files | {module}
     inside = {name.removeprefix("fedmend.") for name in found if name.startswith("fedmend.")}
     return {name for name in inside if name in known}
+
+
+@cache
+def _imported(path: Path) -> tuple[list[tuple[str, list[str]]], ...]:
+    """Modules, and which names of each; all of them, and those that are not for types alone."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    ways = (body, [node for node in body if not _is_for_types(node)])
+    return tuple(list(_names(_statements(each))) for each in ways)
+
+
+def _names(nodes: Iterator[ast.stmt]) -> Iterator[tuple[str, list[str]]]:
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, []) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module, [alias.name for alias in node.names]
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Those inside functions and blocks too; imports are nowhere else."""
+    for node in body:
+        yield node
+        for inside in ("body", "orelse", "finalbody", "handlers", "cases"):
+            yield from _statements(getattr(node, inside, []))
 
 
 def _is_for_types(node: ast.stmt) -> bool:

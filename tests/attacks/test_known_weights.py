@@ -291,6 +291,8 @@ def drawn_by(fit: Any, fed: Federation, secret: bytes | None) -> list[tuple[str,
     return recorder.found
 
 
+LIKE_VFL = ("LocalVFL", "AbsentPartner", "FedCVT", "SFHTL", "SSLVFL", "FewShotVFL")
+"""Made of VFL's workers: what these draw, VFL draws too."""
 METHODS: dict[str, Any] = {
     "VFL": lambda fed: fm.VFL(**QUICK, dropout=0.2).fit(fed),
     "LocalVFL": lambda fed: fm.LocalVFL(**QUICK, dropout=0.2).fit(fed),
@@ -329,7 +331,10 @@ def world(make_fed: Any, make_frame: Any) -> Federation:
     return fed
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in LIKE_VFL else ()) for name in METHODS],
+)
 @pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")
 def test_what_a_method_draws_follows_from_secrets_alone(name, make_fed, make_frame) -> None:
     """Four fits: by the seed, by secrets, by other secrets, and by the first ones again."""

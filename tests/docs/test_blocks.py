@@ -308,9 +308,11 @@ def in_a_hurry(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedmend.audit.known_weights.STARTS", 1)
     monkeypatch.setattr("fedmend.audit.known_weights.STEPS", 10)
     if page not in WHOLE:
-        load = datasets.load
+        load, apart = datasets.load, 4 if "fedmend audit --method" in "".join(whats(page)) else 2
         monkeypatch.setattr(
-            datasets, "load", lambda name: (whole := load(name)).take(np.arange(0, len(whole), 2))
+            datasets,
+            "load",
+            lambda name: (whole := load(name)).take(np.arange(0, len(whole), apart)),
         )
 
 

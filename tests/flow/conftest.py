@@ -9,12 +9,14 @@ import pytest
 from fedmend.flow import Listener, execute, plan_of, read_manifest
 from fedmend.flow.config import load_config
 
+from ..conftest import empty_reports
+
 RUN = "[run]\nseeds = [0, 1]\n"
 COMPLETE = (
     '[complete]\nmodel = "linear"\ncorrelation_mode = "dealer"\ndraws = 1\ntau = 0.2\n'
     "generator_params = {epochs = 1}\nalso_unmended = false\n"
 )
-CORRECT = '[correct]\nepochs = 6\nlr = 0.02\nsecure = "masks"\n'
+CORRECT = '[correct]\nepochs = 4\nlr = 0.02\nsecure = "masks"\n'
 VFL = '[[method]]\nname = "vfl"\nepochs = 3\npatience = 3\n'
 EVALUATE = '[evaluate]\nreference = "bank"\nmetrics = ["auc", "accuracy"]\n'
 ALL = RUN + COMPLETE + CORRECT + VFL + EVALUATE
@@ -92,4 +94,6 @@ def _quick(bare_report):
 def finished(make_workshop, tmp_path_factory):
     """A whole run that nobody stopped: its world and its record. Not to be changed."""
     world = World(make_workshop(tmp_path_factory.mktemp("finished")))
-    return world, world.run(ALL)
+    with pytest.MonkeyPatch.context() as patch:
+        empty_reports(patch)
+        return world, world.run(ALL)

@@ -109,7 +109,7 @@ LATER = [(stage, "vfl-corrected-labels-completed-rows-2") for stage in ("train",
         ('"auc", "accuracy"', '"f1"', ["evaluate"]),
         ("epochs = 3", "epochs = 2", ["train", "evaluate"]),
         ("[0, 1]", "[0, 1, 2]", ["train", "evaluate"]),
-        ("epochs = 6", "epochs = 5", ["correct", "train", "evaluate"]),
+        ("epochs = 4", "epochs = 5", ["correct", "train", "evaluate"]),
     ],
 )
 def test_what_other_settings_touch_is_done_again(world, finished, old, new, made) -> None:
