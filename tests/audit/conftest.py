@@ -1,7 +1,5 @@
 """Attack contexts without a training: a real federation, and a model with classes and no more."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`fedmend audit`: a file's methods rehearsed, or a run's ledger read."""
 
-from __future__ import annotations
-
 import json
 import sys
 
@@ -37,7 +35,7 @@ def call(capsys, workshop, monkeypatch):
 OPTIONS = ("-o", "repeats=2", "-o", "known_labels=[4]", "-o", "known_rows=20")
 
 
-def test_an_audit_beside_another_setting(call, workshop) -> None:
+def test_an_audit_beside_another_setting(call, workshop):
     workshop.write()
     code, out, err = call("audit", *OPTIONS, "--compare", "embedding=2")
     assert (code, err) == (0, "")
@@ -46,6 +44,10 @@ def test_an_audit_beside_another_setting(call, workshop) -> None:
         assert words in out
     assert workshop.leftovers() == ["federation-audit"]
     folder = workshop.run.with_name("federation-audit")
+    stored = json.loads((folder / "audit.json").read_text())  # for anybody
+    found = stored["reports"][0]["findings"]
+    assert "labels from a trained bottom" in {each["attack"] for each in found}
+    assert all(each["low"] <= each["score"] <= each["high"] for each in found)
     (report,) = read_audit(folder)
     assert report.other.params["embedding"] == 2
     assert report.params["epochs"] == 2
@@ -67,7 +69,7 @@ def finished_run(folder):
     return folder
 
 
-def test_an_audit_becomes_a_chapter_of_a_runs_report(call, workshop) -> None:
+def test_an_audit_becomes_a_chapter_of_a_runs_report(call, workshop):
     workshop.write()
     run = finished_run(workshop.folder / "done")
     assert "What could be inferred" not in (run / "report.html").read_text()
@@ -84,7 +86,7 @@ def test_an_audit_becomes_a_chapter_of_a_runs_report(call, workshop) -> None:
         read_audit(run)
 
 
-def test_a_ledger_alone_is_read(call, workshop) -> None:
+def test_a_ledger_alone_is_read(call, workshop):
     run = finished_run(workshop.folder / "done")
     code, out, _ = call("audit", "--ledger", run, "--out", "read")
     assert code == 0
@@ -100,7 +102,7 @@ def test_a_ledger_alone_is_read(call, workshop) -> None:
     assert call("audit", "--ledger", run / "ledger.jsonl")[0] == 0
 
 
-def test_what_completes_and_corrects_is_audited_too(workshop) -> None:
+def test_what_completes_and_corrects_is_audited_too(workshop):
     workshop.telco["said"] = workshop.bank["default"].to_numpy()
     workshop.write('[complete]\nname = "fedpsg-pum"\ntau = 0.0\n')
     text = workshop.config.read_text().replace(
@@ -114,25 +116,18 @@ def test_what_completes_and_corrects_is_audited_too(workshop) -> None:
     assert list(_subjects(plan, ["fedpsg-pum", "vfl"])) == ["fedpsg-pum", "VFL"]
 
 
-def test_mistakes(call, workshop) -> None:
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [
+        (("--method", "vlf"), 2, "did you mean 'vfl'"),
+        (("--compare", "embeding=2"), 2, "embedding"),
+        (("-o", "look=2"), 2, "looks"),
+        (("--run", "runs/none"), 2, "no finished run"),
+        (("--ledger", "runs/none"), 3, "no ledger"),
+    ],
+)
+def test_mistakes(call, workshop, given, code, said):
     workshop.write()
-    code, _, err = call("audit", "--method", "vlf")
-    assert code == 2 and "did you mean 'vfl'" in err.lower()
-    code, _, err = call("audit", "--compare", "embeding=2")
-    assert code == 2 and "embedding" in err
-    code, _, err = call("audit", "-o", "look=2")
-    assert code == 2 and "looks" in err
-    code, _, err = call("audit", "--run", "runs/none")
-    assert code == 2 and "no finished run" in err
-    code, _, err = call("audit", "--ledger", "runs/none")
-    assert code == 3 and "no ledger" in err
+    ended, _, err = call("audit", *given)
+    assert ended == code and said in err.lower()
     assert not workshop.run.with_name("federation-audit").exists()
-
-
-def test_the_file_is_json_for_anybody(call, workshop) -> None:
-    workshop.write()
-    assert call("audit", *OPTIONS, "--out", "here", "-o", 'attacks=["bottom"]')[0] == 0
-    stored = json.loads((workshop.folder / "here" / "audit.json").read_text())
-    (finding,) = stored["reports"][0]["findings"]
-    assert finding["attack"] == "labels from a trained bottom"
-    assert finding["low"] <= finding["score"] <= finding["high"]

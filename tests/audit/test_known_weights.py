@@ -1,7 +1,5 @@
 """Rows from known weights: all of them where weights follow from the seed, none anywhere else."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -22,11 +20,12 @@ CONFIG = SplitConfig(bottom=(24,), embedding=12, missing_indicator=False)
 VFL, RISA = fm.VFL(epochs=1), fm.RISA(epochs=1, members=2)
 
 
-@pytest.mark.parametrize(("method", "reproducible"), [(VFL, True), (VFL, False), (RISA, True)])
-def test_an_audit_shows_it_where_weights_are_known(
-    make_fed, make_frame, method, reproducible
-) -> None:
-    fed = make_fed(make_frame(120), reproducible=reproducible)
+later = pytest.param(RISA, True, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("method", "reproducible"), [(VFL, True), (VFL, False), later])
+def test_an_audit_shows_it_where_weights_are_known(make_fed, make_frame, method, reproducible):
+    fed = make_fed(make_frame(60), reproducible=reproducible)
     report = Audit(attacks=["weights"]).run(fed, method, compare={"seal": True})
     assert {each.what for each in report.findings} == {"c", "d", "e", "city"}
     assert {each.role for each in report.findings} == {"coordinator", "bank"}
@@ -44,7 +43,7 @@ def test_an_audit_shows_it_where_weights_are_known(
     assert all((" 0 of the first" in fact) is not reproducible for fact in explained)
 
 
-def test_wrong_seeds_and_names_explain_nothing() -> None:
+def test_wrong_seeds_and_names_explain_nothing():
     rng = np.random.default_rng(0)
     columns = {"x": rng.normal(size=50), "z": rng.normal(size=50), "k": rng.choice(list("abc"), 50)}
     table = Table(np.arange(50), columns)
@@ -64,6 +63,6 @@ def test_wrong_seeds_and_names_explain_nothing() -> None:
         assert not any(each.any() for each in found)
 
 
-def test_nothing_to_work_on_is_said(make_context) -> None:
+def test_nothing_to_work_on_is_said(make_context):
     with pytest.raises(NotApplicable, match="numbers and categories"):
         KnownWeights(Observations("train", 30, 1)).run(make_context(n=40))

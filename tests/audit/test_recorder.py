@@ -1,20 +1,11 @@
 """What is kept of the messages of a split training: whose rows, how often, which lines."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedmend.audit.recorder import (
-    BOTTOM,
-    WEIGHTED_SUMS,
-    Look,
-    Observations,
-    Observed,
-    rehearsal,
-)
+from fedmend.audit.recorder import BOTTOM, WEIGHTED_SUMS, Look, Observations, Observed, rehearsal
 
 
 def call(method: str = "step", scope: str = "train", **changes: Any) -> Observed:
@@ -28,7 +19,7 @@ def call(method: str = "step", scope: str = "train", **changes: Any) -> Observed
     return Observed(**(values | changes))
 
 
-def test_gradients_are_of_the_batch_before_and_embeddings_of_the_one_after() -> None:
+def test_gradients_are_of_the_batch_before_and_embeddings_of_the_one_after():
     seen = Observations("train", 4, most=3)
     seen.hear(call())
     (gradient,) = seen.gradients["telco", BOTTOM]
@@ -37,15 +28,12 @@ def test_gradients_are_of_the_batch_before_and_embeddings_of_the_one_after() -> 
     (embedding,) = seen.embeddings["telco", BOTTOM]
     assert embedding.rows.tolist() == [1, 3]
     assert embedding.values.tolist() == [[1.0], [3.0]]
+    other = Observations("train", 4, most=3)
+    other.hear(call(scope="test"))  # a table that is not looked at
+    assert not other.gradients and not other.embeddings and not other.unread
 
 
-def test_other_tables_are_not_looked_at() -> None:
-    seen = Observations("train", 4, most=3)
-    seen.hear(call(scope="test"))
-    assert not seen.gradients and not seen.embeddings and not seen.unread
-
-
-def test_no_more_looks_are_kept_than_granted() -> None:
+def test_no_more_looks_are_kept_than_granted():
     seen = Observations("train", 4, most=2)
     for _ in range(5):
         seen.hear(call())
@@ -54,7 +42,7 @@ def test_no_more_looks_are_kept_than_granted() -> None:
     assert len(seen.gradients["telco", BOTTOM]) == 3
 
 
-def test_once_trained_only_what_the_model_makes_of_all_rows_is_final() -> None:
+def test_once_trained_only_what_the_model_makes_of_all_rows_is_final():
     seen = Observations("train", 3, most=1)
     seen.training = False
     rows = {"rows": np.array([2, 0])}
@@ -66,7 +54,7 @@ def test_once_trained_only_what_the_model_makes_of_all_rows_is_final() -> None:
     assert not seen.embeddings
 
 
-def test_lines_of_rows_that_a_party_lacks_are_left_out() -> None:
+def test_lines_of_rows_that_a_party_lacks_are_left_out():
     """Two aligned rows lead, and one beyond them is not the party's: two lines came."""
     seen = Observations("train", 4, most=3)
     two = np.array([[1.0], [2.0]])
@@ -80,7 +68,7 @@ def test_lines_of_rows_that_a_party_lacks_are_left_out() -> None:
     assert seen.unread == {"BottomWorker.step"}
 
 
-def test_sums_over_columns_are_kept_apart() -> None:
+def test_sums_over_columns_are_kept_apart():
     seen = Observations("train", 4, most=3)
     seen.hear(call("additive_begin", given={"rows": np.array([1, 0])}, kind="control"))
     seen.hear(call("additive_step", given={"gradient": np.ones((2, 1))}, kind="control"))
@@ -89,7 +77,7 @@ def test_sums_over_columns_are_kept_apart() -> None:
     assert look.rows.tolist() == [1, 0]
 
 
-def test_looks_side_by_side_a_row_twice_in_a_batch_counts_once() -> None:
+def test_looks_side_by_side_a_row_twice_in_a_batch_counts_once():
     seen = Observations("train", 3, most=2)
     looks = [
         Look(np.array([1, 1, 0]), np.array([[3.0, 4.0], [9.0, 9.0], [0.0, 0.0]])),
@@ -104,7 +92,7 @@ def test_looks_side_by_side_a_row_twice_in_a_batch_counts_once() -> None:
     assert not units[[0, 2]].any()
 
 
-def test_what_is_put_into_a_rehearsals_sites_is_not_in_the_others(make_fed) -> None:
+def test_what_is_put_into_a_rehearsals_sites_is_not_in_the_others(make_fed):
     fed = make_fed()
     site = fed.engine.site("bank")
     site.state["models"] = {"first": 1}

@@ -1,7 +1,5 @@
 """What a ledger alone says, and how much of a leak is called so."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedmend.audit.result import AuditReport, Finding
@@ -19,13 +17,13 @@ def entry(**changes) -> Entry:
     return Entry(**(values | changes))
 
 
-def test_every_kind_has_its_severity() -> None:
+def test_every_kind_has_its_severity():
     assert {kind.severity for kind in KINDS.values()} == set(SEVERITIES)
     for kind in KINDS.values():
         assert bool(kind.lowered_by) == (kind.severity != "none")
 
 
-def test_looks_are_lines_for_each_row() -> None:
+def test_looks_are_lines_for_each_row():
     (found,) = statement([entry(), entry(shape="20x32", count=1)], rows=66)
     assert found.lines == 660
     assert found.looks == pytest.approx(10)
@@ -34,7 +32,7 @@ def test_looks_are_lines_for_each_row() -> None:
     assert statement([entry()])[0].looks is None
 
 
-def test_the_most_telling_comes_first_and_encrypted_messages_tell_nothing() -> None:
+def test_the_most_telling_comes_first_and_encrypted_messages_tell_nothing():
     found = statement(
         [
             entry(kind="control", shape=""),
@@ -49,7 +47,7 @@ def test_the_most_telling_comes_first_and_encrypted_messages_tell_nothing() -> N
     assert "sealed for bank" in found[-1].tells
 
 
-def test_messages_tell_their_reader_and_nobody_how_many_lines_they_hold() -> None:
+def test_messages_tell_their_reader_and_nobody_how_many_lines_they_hold():
     sealed = {"shape": "8300", "dtype": "sealed bytes", "sealed_for": "bank"}
     found = statement(
         [entry(**sealed), entry(**sealed, sender="coordinator", receiver="bank")], rows=100
@@ -59,7 +57,7 @@ def test_messages_tell_their_reader_and_nobody_how_many_lines_they_hold() -> Non
     ]  # fmt: skip
 
 
-def test_what_the_coordinator_only_relays_can_be_sealed() -> None:
+def test_what_the_coordinator_only_relays_can_be_sealed():
     relayed, received = statement([entry(), entry(sender="coordinator", receiver="bank")])[::-1]
     assert "seal = true" in relayed.mend
     assert "seal" not in received.mend
@@ -75,11 +73,11 @@ def test_what_the_coordinator_only_relays_can_be_sealed() -> None:
         ("7", "int64", 70),
     ],
 )
-def test_lines_of(shape: str, dtype: str, lines: int) -> None:
+def test_lines_of(shape, dtype, lines):
     assert lines_of(entry(shape=shape, dtype=dtype)) == lines
 
 
-def test_calls_that_were_refused_or_not_answered_hold_no_lines() -> None:
+def test_calls_that_were_refused_or_not_answered_hold_no_lines():
     never = [entry(note=note, count=5) for note in ("refused", "unanswered")]
     (found,) = (each for each in statement([entry(), *never], rows=64) if each.lines)
     assert (found.lines, found.looks) == (640, 10)
@@ -104,16 +102,16 @@ def finding(score: float, guess: float, gain_low: float = 0.01, **changes) -> Fi
         (1.0, 1.0, "little"),
     ],
 )  # fmt: skip
-def test_grades_are_shares_of_what_was_left_to_find(score, guess, grade) -> None:
+def test_grades_are_shares_of_what_was_left_to_find(score, guess, grade):
     assert finding(score, guess).grade == grade
 
 
-def test_what_may_be_chance_is_not_shown() -> None:
+def test_what_may_be_chance_is_not_shown():
     assert finding(0.9, 0.5, gain_low=0.0).grade == "not shown"
     assert finding(0.9, 0.5, gain_low=float("nan")).grade == "not shown"
 
 
-def test_settings_with_fewer_looks_stand_beside_each_other() -> None:
+def test_settings_with_fewer_looks_stand_beside_each_other():
     fewer = finding(0.6, 0.5, from_="gradients (3 looks, direction)")
     report = AuditReport("VFL", findings=[finding(0.8, 0.5)], scores={"auc": 0.9})
     report.other = AuditReport("VFL", option="epochs=3", findings=[fewer], scores={"auc": 0.8})

@@ -1,7 +1,5 @@
 """Attacks on boosted trees: columns from sides and made-up sums, labels from the cuts in use."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -38,7 +36,7 @@ HOW: dict[str, Any] = {"trees": 12, "depth": 3, "validation": 0.0}
 
 
 @pytest.fixture(scope="module")
-def report() -> Any:
+def report():
     return fm.Audit(attacks=["trees", "cuts"], known_labels=(40,)).run(
         federation(), fm.SecureBoost(**HOW, bins=16)
     )
@@ -48,14 +46,14 @@ def scores(report: Any, from_: str) -> dict[str, Any]:
     return {each.what: each for each in report.findings if each.from_ == from_}
 
 
-def test_sides_tell_the_label_party_the_order_of_used_columns(report: Any) -> None:
+def test_sides_tell_the_label_party_the_order_of_used_columns(report):
     found = scores(report, "sides of used cuts")
     assert found["size"].metric == "rank correlation" and found["size"].score > 0.9
     assert found["size"].role == "bank" and found["size"].grade == "strong"
     assert found["town"].metric == "accuracy" and found["town"].score > found["town"].guess
 
 
-def test_made_up_sums_tell_the_bins_of_every_row_they_reach(report: Any) -> None:
+def test_made_up_sums_tell_the_bins_of_every_row_they_reach(report):
     honest, cheat = scores(report, "sides of used cuts"), scores(report, CHEATS)
     assert cheat["noise"].score > 0.98 and cheat["town"].score == 1.0
     assert all(cheat[name].score >= honest[name].score for name in honest)
@@ -66,7 +64,7 @@ def test_made_up_sums_tell_the_bins_of_every_row_they_reach(report: Any) -> None
     assert scores(few, CHEATS)["size"].rows == 2 * 46
 
 
-def test_wider_bins_tell_less_but_not_by_much(report: Any) -> None:
+def test_wider_bins_tell_less_but_not_by_much(report):
     """Four bins of a number still have a rank correlation of √(1 − 1/16) with it."""
     wide = fm.Audit(attacks=["trees"]).run(federation(150), fm.SecureBoost(**HOW))
     told = scores(wide, CHEATS)["size"].score
@@ -74,21 +72,21 @@ def test_wider_bins_tell_less_but_not_by_much(report: Any) -> None:
     assert told < scores(report, CHEATS)["size"].score - 0.02
 
 
-def test_bins_are_read_to_the_row() -> None:
+def test_bins_are_read_to_the_row():
     rng = np.random.default_rng(0)
     table = CutTable([["ordered", 5, True], ["nominal", 3, True]])
     codes = np.stack([rng.integers(0, 6, 100), rng.integers(0, 4, 100)]).astype(np.int16)
     assert (bins_by_made_up_numbers(table, codes) == codes).all()
 
 
-def test_which_cuts_are_used_tells_a_partner_little(report: Any) -> None:
+def test_which_cuts_are_used_tells_a_partner_little(report):
     (labels,) = [each for each in report.findings if each.what == "labels"]
     assert labels.role == "telco" and labels.known == 80
     assert labels.gain < 0.1
     assert any("no line a row" in fact for fact in report.facts)
 
 
-def test_there_is_nothing_to_attack_without_a_partner() -> None:
+def test_there_is_nothing_to_attack_without_a_partner():
     report = fm.Audit(attacks=["trees", "cuts"]).run(federation(), fm.LocalTrees(**HOW))
     assert not report.findings
     assert set(report.left_out.values()) == {"no partner's columns were cut by trees"}

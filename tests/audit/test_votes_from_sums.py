@@ -1,7 +1,5 @@
 """Single votes from sums: opened from the messages, told by name where T is told."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np
@@ -51,7 +49,7 @@ def report():
     return Audit(known_labels=(10,), repeats=2).run(crowd(), fm.InC(**METHOD))
 
 
-def test_sums_with_told_t_give_every_vote_away(report) -> None:
+def test_sums_with_told_t_give_every_vote_away(report):
     found = report.table().query("attack == 'votes from sums'").set_index("from")
     votes, evidence = (found.loc[each] for each in found.index)
     assert votes["score"] < 0.95
@@ -65,13 +63,13 @@ def test_sums_with_told_t_give_every_vote_away(report) -> None:
     assert any("secure='masks' in place of 'he'" in fact for fact in report.facts)
 
 
-def test_gradients_are_read_beside_what_a_annotator_knows_itself(report) -> None:
+def test_gradients_are_read_beside_what_a_annotator_knows_itself(report):
     found = report.table().query("attack == 'labels from gradients'")
     assert set(found["role"]) == {"bank", "telco"}
     assert (found["guess"] > 0.7).all()  # their own votes
 
 
-def test_the_sums_are_those_the_coordinator_opens() -> None:
+def test_the_sums_are_those_the_coordinator_opens():
     attack = VotesFromSums(Observations("train", 0, 1))
     copy = rehearsal(crowd(80), [attack.hear])
     with Annotators(copy, list(SKILL), secure="masks") as annotators:
@@ -83,7 +81,7 @@ def test_the_sums_are_those_the_coordinator_opens() -> None:
     assert len(attack._rounds) == 1  # sums that others came after are not kept
 
 
-def test_shifted_summands_are_shifted_back() -> None:
+def test_shifted_summands_are_shifted_back():
     form = SumForm(-3, 4)
     summands = {"a": np.array([-3, 4, 0]), "b": np.array([-2, -3, 1])}
     ring = ring_of(form, 2)
@@ -94,7 +92,7 @@ def test_shifted_summands_are_shifted_back() -> None:
     assert opened.total() is None
 
 
-def test_evidence_is_what_a_annotator_sums() -> None:
+def test_evidence_is_what_a_annotator_sums():
     matrix = np.array([[0.9, 0.1], [0.3, 0.7]])
     none = [0.0, 0.0]
     columns = (matrix / matrix.sum(0)).T
@@ -120,20 +118,22 @@ def heard(make_context):
     return attack, context, counts
 
 
-def test_only_patterns_of_the_counts_are_thought_of(heard) -> None:
+def test_only_patterns_of_the_counts_are_thought_of(heard):
     attack, context, counts = heard
     found = attack._patterns(context, ["bank", "telco"], counts)
     assert [sorted(row) for row in found.tolist()] == [[0, 0], [1, 1], [0, 1], [-1, -1]]
 
 
-def test_one_t_too_few_is_enough_to_know_nobody_by_name(heard) -> None:
+def test_one_t_too_few_is_enough_to_know_nobody_by_name(heard):
     attack, context, counts = heard
     del attack.expertise["telco"]
     assert attack._patterns(context, ["bank", "telco"], counts) is None
     assert context.facts[0].startswith("telco told no T")
+    with pytest.raises(NotApplicable, match="no votes"):
+        VotesFromSums(Observations("train", 0, 1)).run(context)
 
 
-def test_without_t_only_patterns_are_told() -> None:
+def test_without_t_only_patterns_are_told():
     method = fm.InC(**METHOD, share_expertise=False)
     report = Audit(attacks=["votes"]).run(crowd(), method)
     assert [each.from_ for each in report.findings] == ["sums of votes"]
@@ -142,14 +142,9 @@ def test_without_t_only_patterns_are_told() -> None:
 
 @pytest.mark.usefixtures("steady_draws")
 @pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")  # of labels near chance
-def test_randomised_response_lowers_it(report) -> None:
+def test_randomised_response_lowers_it(report):
     noisy = Audit(attacks=["votes"]).run(crowd(), fm.InC(**METHOD, label_dp=0.5))
     before = report.table().query("attack == 'votes from sums'")["score"].max()
     after = noisy.table()["score"].max()
     # A vote is told as it is with probability .62; decoding cannot know it better than that.
     assert after < before - 0.2
-
-
-def test_where_nobody_sums_there_is_nothing_to_open(make_context) -> None:
-    with pytest.raises(NotApplicable, match="no votes"):
-        VotesFromSums(Observations("train", 0, 1)).run(make_context())

@@ -1,7 +1,5 @@
 """Weak augmentation against an independent reference, image by image."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -29,9 +27,7 @@ def reference(image: np.ndarray, flip: bool, down: int, right: int) -> np.ndarra
     st.integers(0, 5),
     st.integers(0, 1000),
 )
-def test_flip_and_crop_are_those_of_a_padded_image(
-    n: int, channels: int, height: int, width: int, pad: int, seed: int
-) -> None:
+def test_flip_and_crop_are_those_of_a_padded_image(n, channels, height, width, pad, seed):
     generator = torch.Generator().manual_seed(seed)
     images = torch.randint(0, 256, (n, channels, height, width), generator=generator)
     images = images.to(torch.uint8)
@@ -44,7 +40,7 @@ def test_flip_and_crop_are_those_of_a_padded_image(
         assert np.array_equal(views[number].numpy(), expected)
 
 
-def test_draws_are_spread_evenly_and_repeatable() -> None:
+def test_draws_are_spread_evenly_and_repeatable():
     draws = draw_weak(20_000, torch.Generator().manual_seed(3), pad=4)
     again = draw_weak(20_000, torch.Generator().manual_seed(3), pad=4)
     assert torch.equal(draws.flip, again.flip) and torch.equal(draws.shift, again.shift)
@@ -53,7 +49,7 @@ def test_draws_are_spread_evenly_and_repeatable() -> None:
     assert torch.allclose(shares, torch.full((9,), 1 / 9), atol=0.01)
 
 
-def test_one_draw_serves_several_tensors_and_types() -> None:
+def test_one_draw_serves_several_tensors_and_types():
     generator = torch.Generator().manual_seed(1)
     images = torch.rand(7, 3, 8, 8, generator=generator)
     draws = draw_weak(7, generator, pad=2)
@@ -64,7 +60,7 @@ def test_one_draw_serves_several_tensors_and_types() -> None:
     assert torch.equal(apply_weak(nearer, draws), both)
 
 
-def test_pieces_of_draws_and_large_batches() -> None:
+def test_pieces_of_draws_and_large_batches():
     n = CHUNK["cpu"] + 5
     images = torch.arange(n * 16, dtype=torch.float32).view(n, 1, 4, 4)
     draws = draw_weak(n, torch.Generator().manual_seed(2), pad=1)
@@ -73,7 +69,7 @@ def test_pieces_of_draws_and_large_batches() -> None:
     assert torch.equal(views[last], apply_weak(images[last], draws[last]))
 
 
-def test_edges_and_bad_input() -> None:
+def test_edges_and_bad_input():
     generator = torch.Generator().manual_seed(0)
     # where a mirror changes the meaning nothing is flipped, and a row of pixels stays
     assert not draw_weak(1000, generator, flip=False).flip.any()

@@ -1,7 +1,5 @@
 """Calibration measures against scikit-learn and by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -13,14 +11,14 @@ from fedmend.learn import calibration as cal
 
 
 @pytest.fixture
-def some() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def some():
     rng = np.random.default_rng(3)
     p = rng.dirichlet(np.ones(4) * 0.6, 500)
     y = np.array([rng.choice(4, p=row) for row in p])
     return p, 1 - p.max(1) + rng.normal(0, 0.01, 500), y
 
 
-def test_reliability_agrees_with_scikit_learn(some: tuple[np.ndarray, ...]) -> None:
+def test_reliability_agrees_with_scikit_learn(some):
     p, _, y = some
     found = cal.reliability(p, y)
     truth, mean = calibration_curve(p.argmax(1) == y, p.max(1), n_bins=10)
@@ -30,14 +28,14 @@ def test_reliability_agrees_with_scikit_learn(some: tuple[np.ndarray, ...]) -> N
     assert cal.calibration_error(p, y) == pytest.approx(gap)
 
 
-def test_auroc_agrees_with_scikit_learn(some: tuple[np.ndarray, ...]) -> None:
+def test_auroc_agrees_with_scikit_learn(some):
     p, u, y = some
     wrong = p.argmax(1) != y
     assert cal.area(u, wrong) == pytest.approx(roc_auc_score(wrong, u))
     assert math.isnan(cal.area(u, np.zeros(500, bool)))
 
 
-def test_deciles_and_selection_by_hand() -> None:
+def test_deciles_and_selection_by_hand():
     u = np.arange(20) / 20
     wrong = np.arange(20) >= 15
     deciles = cal.error_by_uncertainty(u, wrong)
@@ -46,7 +44,7 @@ def test_deciles_and_selection_by_hand() -> None:
     assert [each["accuracy"] for each in chosen] == [1.0, 0.75]
 
 
-def test_describe_holds_all_of_it(some: tuple[np.ndarray, ...]) -> None:
+def test_describe_holds_all_of_it(some):
     p, u, y = some
     found = cal.describe(p, u.clip(0, 1), y)
     histogram = found["histogram"]

@@ -1,7 +1,5 @@
 """Metrics against scikit-learn."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +12,7 @@ from fedmend.learn.calibration import describe
 
 
 @given(st.integers(0, 10_000), st.integers(2, 5), st.booleans())
-def test_classification_equals_scikit_learn(seed: int, classes: int, ties: bool) -> None:
+def test_classification_equals_scikit_learn(seed, classes, ties):
     rng = np.random.default_rng(seed)
     y = np.concatenate([np.arange(classes), rng.integers(0, classes, 40)])
     probabilities = rng.dirichlet(np.ones(classes), len(y))
@@ -31,7 +29,7 @@ def test_classification_equals_scikit_learn(seed: int, classes: int, ties: bool)
 
 
 @pytest.mark.parametrize("classes", [2, 4])
-def test_metrics_of_drawn_labels_are_in_the_mean_those_of_the_labels(classes: int) -> None:
+def test_metrics_of_drawn_labels_are_in_the_mean_those_of_the_labels(classes):
     rng = np.random.default_rng(classes)
     y = rng.integers(0, classes, 1500)
     logits = rng.normal(size=(1500, classes)) + 1.5 * np.eye(classes)[y]
@@ -54,7 +52,7 @@ def test_metrics_of_drawn_labels_are_in_the_mean_those_of_the_labels(classes: in
     assert whole[0]["rows"] == sum(map(sum, (whole[0]["histogram"][k] for k in ("right", "wrong"))))
 
 
-def test_a_row_is_no_pair_with_itself_in_the_area_of_drawn_labels() -> None:
+def test_a_row_is_no_pair_with_itself_in_the_area_of_drawn_labels():
     """Against all pairs of different rows, one by one; some rows count below zero."""
     rng = np.random.default_rng(0)
     scores = rng.integers(0, 6, 40) + 0.5 * (np.arange(40) % 2)
@@ -68,7 +66,7 @@ def test_a_row_is_no_pair_with_itself_in_the_area_of_drawn_labels() -> None:
     assert metrics.area(scores, inside) == pytest.approx(expected)
 
 
-def test_estimates_stay_what_a_metric_can_be() -> None:
+def test_estimates_stay_what_a_metric_can_be():
     p = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]])
     exact = metrics.classification(np.array([0, 1, 1]), p)
     assert metrics.classification(np.array([0, 1, 1]), p, np.eye(2)) == pytest.approx(exact)
@@ -80,7 +78,7 @@ def test_estimates_stay_what_a_metric_can_be() -> None:
 
 @settings(max_examples=10)
 @given(st.integers(0, 10_000))
-def test_regression_equals_scikit_learn(seed: int) -> None:
+def test_regression_equals_scikit_learn(seed):
     rng = np.random.default_rng(seed)
     y, predicted = rng.normal(size=(2, 30)) * 100
     ours = metrics.regression(y, predicted)
@@ -89,7 +87,7 @@ def test_regression_equals_scikit_learn(seed: int) -> None:
     assert ours["r2"] == pytest.approx(reference.r2_score(y, predicted))
 
 
-def test_undefined_metrics_are_not_numbers() -> None:
+def test_undefined_metrics_are_not_numbers():
     probabilities = np.array([[0.4, 0.6], [0.7, 0.3]])
     assert np.isnan(metrics.auc(np.array([1, 1]), probabilities))
     assert np.isnan(metrics.regression(np.ones(3), np.ones(3))["r2"])
@@ -101,7 +99,7 @@ def test_undefined_metrics_are_not_numbers() -> None:
         assert empty and np.isnan(list(empty.values())).all()
 
 
-def test_better_knows_the_direction_and_never_prefers_nan() -> None:
+def test_better_knows_the_direction_and_never_prefers_nan():
     nan = float("nan")
     assert metrics.better("accuracy", 0.9, 0.8)
     assert not metrics.better("log_loss", 0.9, 0.8)

@@ -1,7 +1,5 @@
 """Networks: shapes, reproducible weights, dropout, and settings that survive the wire."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -23,7 +21,7 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_a_bottom_joins_numbers_codes_and_blocks() -> None:
+def test_a_bottom_joins_numbers_codes_and_blocks():
     spec = BottomSpec(3, (5, 7), ((1, 8, 8), (4,)), hidden=(16,), out=6)
     bottom = Bottom(spec)
     batch = Batch(
@@ -41,14 +39,14 @@ def test_a_bottom_joins_numbers_codes_and_blocks() -> None:
         assert not torch.allclose(bottom.eval()(Batch(*changed)), bottom.eval()(batch))
 
 
-def test_specs_survive_the_wire() -> None:
+def test_specs_survive_the_wire():
     bottom = BottomSpec(3, (5, 7), ((1, 8, 8),), (16, 8), 6, 0.1, "resnet")
     assert BottomSpec.from_dict(wire.decode(wire.encode(bottom.to_dict()))) == bottom
     top = TopSpec((6, 6), (), 3)
     assert TopSpec.from_dict(wire.decode(wire.encode(top.to_dict()))) == top
 
 
-def test_weights_come_from_the_generator_alone() -> None:
+def test_weights_come_from_the_generator_alone():
     def weights(seed: int) -> torch.Tensor:
         module = initialise(Bottom(BottomSpec(3, (5,))), generator(seed))
         return torch.cat([p.flatten() for p in module.parameters()])
@@ -60,24 +58,24 @@ def test_weights_come_from_the_generator_alone() -> None:
     assert not torch.equal(first, weights(1))
 
 
-def test_weights_spread_as_torchs_own_and_unknown_codes_start_as_nothing() -> None:
+def test_weights_spread_as_torchs_own_and_unknown_codes_start_as_nothing():
     layer = torch.nn.Linear(400, 300)
     expected = layer.weight.std().item()
     initialise(layer, generator())
     assert layer.weight.std().item() == pytest.approx(expected, rel=0.02)
     bottom = initialise(Bottom(BottomSpec(0, (5,))), generator())
-    table = next(iter(bottom.tables)).weight  # type: ignore[arg-type]
+    table = next(iter(bottom.tables)).weight
     assert [bool(row.any()) for row in table] == [False, True, True, True, False]
 
 
-def test_resnet8_has_the_published_number_of_parameters() -> None:
+def test_resnet8_has_the_published_number_of_parameters():
     # 1,227,594 with a linear layer to ten classes (256 x 10 + 10)
     count = sum(parameter.numel() for parameter in ResNet8(3).parameters())
     assert count == 1_227_594 - 2_570
     assert ResNet8(3)(torch.randn(2, 3, 32, 32)).shape == (2, 256)
 
 
-def test_dropout_keeps_the_mean_and_rests_in_evaluation() -> None:
+def test_dropout_keeps_the_mean_and_rests_in_evaluation():
     dropout = SeededDropout(0.4)
     dropout.generator = generator()
     ones = torch.ones(20_000)
@@ -89,14 +87,14 @@ def test_dropout_keeps_the_mean_and_rests_in_evaluation() -> None:
     assert torch.equal(dropout.eval()(ones), ones)
 
 
-def test_linear_tops_and_bottoms_are_linear() -> None:
+def test_linear_tops_and_bottoms_are_linear():
     top = Top(TopSpec((2, 2), (), 1))
     a, b = torch.randn(2, 5, 2)
     twice = top([2 * a, 2 * b]) - top([a, b])
     assert torch.allclose(twice, top([a, b]) - top([0 * a, 0 * b]), atol=1e-6)
 
 
-def test_wrong_choices_are_named() -> None:
+def test_wrong_choices_are_named():
     with pytest.raises(ConfigError, match="conv='vgg'"):
         Bottom(BottomSpec(0, (), ((3, 8, 8),), conv="vgg"))
     with pytest.raises(ConfigError, match="needs a column"):

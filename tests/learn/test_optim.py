@@ -1,7 +1,5 @@
 """The flat optimizers against torch's own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -42,7 +40,7 @@ def reference(spec: OptimizerSpec, module: nn.Module) -> torch.optim.Optimizer:
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_equal_to_torch(name: str, decay: float) -> None:
+def test_equal_to_torch(name, decay):
     spec = OptimizerSpec(name, lr=0.02, weight_decay=decay)
     ours, theirs = twins()
     flat = FlatOptimizer(list(ours.parameters()), spec)
@@ -56,7 +54,7 @@ def test_equal_to_torch(name: str, decay: float) -> None:
     assert flat.values.data_ptr() == next(ours.parameters()).data_ptr()
 
 
-def test_going_on_from_a_saved_state_changes_nothing() -> None:
+def test_going_on_from_a_saved_state_changes_nothing():
     one, other = twins()
     first = FlatOptimizer(list(one.parameters()), OptimizerSpec())
     x = rows()
@@ -73,7 +71,7 @@ def test_going_on_from_a_saved_state_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", ["adam", "sgd"])
-def test_gaps_between_parameters_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gaps_between_parameters_change_nothing(name, monkeypatch):
     """Where every parameter begins at a multiple of 64 numbers, as on a GPU."""
     plain, spaced = twins()
     spec = OptimizerSpec(name, lr=0.02, weight_decay=0.1)
@@ -94,7 +92,7 @@ def test_gaps_between_parameters_change_nothing(name: str, monkeypatch: pytest.M
         assert torch.equal(a, b)
 
 
-def test_a_part_of_the_network_that_got_no_gradient_stays() -> None:
+def test_a_part_of_the_network_that_got_no_gradient_stays():
     module, _ = twins()
     flat = FlatOptimizer(list(module.parameters()), OptimizerSpec(lr=0.1))
     before = module[2].weight.detach().clone()
@@ -103,13 +101,13 @@ def test_a_part_of_the_network_that_got_no_gradient_stays() -> None:
     assert torch.equal(module[2].weight, before)
 
 
-def test_wrong_numbers_are_told_together() -> None:
+def test_wrong_numbers_are_told_together():
     with pytest.raises(ConfigError) as caught:
         OptimizerSpec("adm", lr=0.0, weight_decay=-1.0)
     assert len(caught.value.problems) == 3
 
 
-def test_parameters_may_get_a_second_optimizer() -> None:
+def test_parameters_may_get_a_second_optimizer():
     one, other = twins()
     x = rows()
     first = FlatOptimizer(list(one.parameters()), OptimizerSpec("sgd"))

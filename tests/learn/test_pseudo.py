@@ -1,7 +1,5 @@
 """Pseudo-label rules on tables made by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -13,7 +11,7 @@ from fedmend.errors import ConfigError
 from fedmend.learn.pseudo import PseudoLabels, probability, published, select, spread
 
 
-def test_published_is_the_distance_from_the_labelled_mean() -> None:
+def test_published_is_the_distance_from_the_labelled_mean():
     labelled = np.array([1.0, 3.0, 5.0, 7.0])  # mean 4, deviation sqrt(5)
     labels = published(np.array([4.0, 5.0, 9.0]), labelled, alpha=0.5)
     expected = [1.0, 1 - 1 / math.sqrt(5), 1 - 5 / math.sqrt(5)]
@@ -25,7 +23,7 @@ def test_published_is_the_distance_from_the_labelled_mean() -> None:
     assert (same.mask.tolist(), same.weight.tolist()) == ([True, False], [1.0, 0.0])
 
 
-def test_probability_takes_the_largest_class() -> None:
+def test_probability_takes_the_largest_class():
     table = np.array([[0.2, 0.7, 0.1], [0.4, 0.3, 0.3], [0.05, 0.05, 0.9]])
     labels = probability(table, alpha=0.7)
     assert labels.target.tolist() == [1, 0, 2]
@@ -33,7 +31,7 @@ def test_probability_takes_the_largest_class() -> None:
     assert labels.weight.tolist() == [0.7, 0.4, 0.9]
 
 
-def test_spread_of_values() -> None:
+def test_spread_of_values():
     members = np.array([[1.0, 0.0, 10.0], [3.0, 0.0, -10.0]])  # deviations 1, 0, 10
     labels = spread(members, alpha=0.75, scale=4.0)
     assert labels.score.tolist() == [0.75, 1.0, 0.0]
@@ -47,7 +45,7 @@ def test_spread_of_values() -> None:
         spread(np.zeros((2, 3)), 0.5)
 
 
-def test_spread_of_probabilities() -> None:
+def test_spread_of_probabilities():
     members = np.array([[[0.9, 0.1], [1.0, 0.0]], [[0.7, 0.3], [0.0, 1.0]]])
     labels = spread(members, alpha=0.7)
     # Row 1: mean .8/.2, total variation .1; row 2: mean .5/.5, total variation .5.
@@ -61,7 +59,7 @@ def of_scores(scores: list[float], alpha: float) -> PseudoLabels:
     return PseudoLabels(values, values >= alpha, values, values)
 
 
-def test_select_alpha_first_then_the_top_share_of_those() -> None:
+def test_select_alpha_first_then_the_top_share_of_those():
     labels = of_scores([0.9, 0.2, 0.7, 0.8, 0.95], alpha=0.6)  # four qualify
     assert select(labels, 0.5).tolist() == [4, 0]
     assert select(labels, 1.0).tolist() == [4, 0, 3, 2]
@@ -76,7 +74,7 @@ def test_select_alpha_first_then_the_top_share_of_those() -> None:
 
 
 @pytest.mark.parametrize("bad", [-0.1, 1.1, math.nan])
-def test_shares_out_of_range(bad: float) -> None:
+def test_shares_out_of_range(bad):
     for call in (
         lambda: published(np.zeros(2), np.zeros(2), bad),
         lambda: probability(np.zeros((2, 2)), bad),
@@ -94,9 +92,7 @@ def test_shares_out_of_range(bad: float) -> None:
     alpha=st.floats(0, 1),
     share=st.floats(0.01, 1),
 )
-def test_select_never_takes_a_lesser_row_before_a_surer_one(
-    scores: list[float], alpha: float, share: float
-) -> None:
+def test_select_never_takes_a_lesser_row_before_a_surer_one(scores, alpha, share):
     labels = of_scores(scores, alpha)
     chosen = select(labels, share)
     assert len(set(chosen.tolist())) == len(chosen)

@@ -1,7 +1,5 @@
 """Steps that a GPU replays: what is recorded, and that it computes the same."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-def test_only_images_on_a_gpu_without_dropout_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_images_on_a_gpu_without_dropout_are_recorded(monkeypatch):
     image = Bottom(BottomSpec(0, (), ((3, 8, 4),), (), 4))
     assert can_record(GPU, None, image)
     assert not can_record(CPU, image)
@@ -45,7 +43,7 @@ class Doubled(nn.Module):
         return values * 2
 
 
-def test_one_step_for_each_shape_and_none_too_many() -> None:
+def test_one_step_for_each_shape_and_none_too_many():
     Doubled.made = 0
     step = Recorded(Doubled, on=False)
     for size in (2, 3, 2, 3):
@@ -122,9 +120,7 @@ METHODS = ["vfl", "absent", "risa"]
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_models_do_not_mind_that_steps_are_replayed(
-    monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
+def test_models_do_not_mind_that_steps_are_replayed(monkeypatch, method):
     alone = trained(method, "cpu", 64)
     replayed = []
 
@@ -141,7 +137,7 @@ def test_models_do_not_mind_that_steps_are_replayed(
 
 @needs_gpu
 @pytest.mark.parametrize("method", METHODS)
-def test_replayed_trainings_are_the_same(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+def test_replayed_trainings_are_the_same(monkeypatch, method):
     """Up to rounding: kernels may add up in another order."""
     found = []
     for switch in ("0", "1"):

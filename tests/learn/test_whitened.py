@@ -1,7 +1,5 @@
 """The whitened network: first layer, starting point, mirror, and its place in bottoms."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -31,7 +29,7 @@ def photographs(n: int, height: int = 16, width: int = 8, seed: int = 0) -> torc
     return smooth + smooth.mean(1, keepdim=True)
 
 
-def test_first_layer_whitens_patches() -> None:
+def test_first_layer_whitens_patches():
     images = photographs(200)
     net = WhitenedNet(3).double()
     net.fit(images)
@@ -46,7 +44,7 @@ def test_first_layer_whitens_patches() -> None:
     torch.testing.assert_close(covariance, torch.diag(variances / (variances + FLOOR)))
 
 
-def test_the_sign_of_a_direction_is_the_same_at_every_party() -> None:
+def test_the_sign_of_a_direction_is_the_same_at_every_party():
     filters = []
     for seed in (1, 2):
         net = WhitenedNet(3)
@@ -57,7 +55,7 @@ def test_the_sign_of_a_direction_is_the_same_at_every_party() -> None:
     assert torch.nn.functional.cosine_similarity(first, second).min() > 0.9
 
 
-def test_convolutions_begin_by_passing_their_input_on() -> None:
+def test_convolutions_begin_by_passing_their_input_on():
     conv = PassingConv(4, 6)
     initialise(conv, torch.Generator().manual_seed(0))
     images = photographs(2)[:, :1].expand(-1, 4, -1, -1)
@@ -69,7 +67,7 @@ def test_convolutions_begin_by_passing_their_input_on() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_norm_is_batch_norm_with_a_shift(training: bool) -> None:
+def test_norm_is_batch_norm_with_a_shift(training):
     ours, theirs = ShiftNorm(3), nn.BatchNorm2d(3)
     with torch.no_grad():
         ours.shift.copy_(torch.tensor([0.5, -1.0, 0.0]))
@@ -84,7 +82,7 @@ def test_norm_is_batch_norm_with_a_shift(training: bool) -> None:
     assert ours.num_batches_tracked == theirs.num_batches_tracked
 
 
-def test_a_step_moves_the_shift_64_times_as_far() -> None:
+def test_a_step_moves_the_shift_64_times_as_far():
     norm = ShiftNorm(2)
     norm(torch.randn(4, 2, 3, 3)).sum().backward()
     theirs = nn.BatchNorm2d(2)
@@ -92,7 +90,7 @@ def test_a_step_moves_the_shift_64_times_as_far() -> None:
     torch.testing.assert_close(8 * norm.shift.grad, 64 * theirs.bias.grad)
 
 
-def test_predictions_do_not_change_in_a_mirror() -> None:
+def test_predictions_do_not_change_in_a_mirror():
     net = WhitenedNet(3, (8, 8, 8))
     images = photographs(4)
     net(images)
@@ -102,7 +100,7 @@ def test_predictions_do_not_change_in_a_mirror() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 2, 2), (1, 8, 4), (3, 5, 3), (3, 32, 16)])
-def test_images_of_any_shape(shape: tuple[int, int, int]) -> None:
+def test_images_of_any_shape(shape):
     bottom = Bottom(BottomSpec(0, (), (shape,), (), 7, conv="whitened"))
     images = torch.rand(4, *shape)
     bottom.fit_images([images])
@@ -111,12 +109,12 @@ def test_images_of_any_shape(shape: tuple[int, int, int]) -> None:
     assert torch.isfinite(found).all()
 
 
-def test_a_strip_of_single_pixels_is_refused() -> None:
+def test_a_strip_of_single_pixels_is_refused():
     with pytest.raises(ConfigError, match="at least 2 x 2 pixels, got 4 x 1"):
         WhitenedNet(1)(torch.rand(3, 1, 4, 1))
 
 
-def test_parties_whiten_their_own_images_and_keep_that(tmp_path: object) -> None:
+def test_parties_whiten_their_own_images_and_keep_that(tmp_path):
     rng = np.random.default_rng(0)
     n = 60
     tables = {}
@@ -134,16 +132,16 @@ def test_parties_whiten_their_own_images_and_keep_that(tmp_path: object) -> None
     fed = Federation(*(Party(name, table) for name, table in tables.items()), strict=True)
     everyone, nobody = np.arange(n), np.zeros(0, np.int64)
     for name in tables:
-        fed.engine.site(name).alignments["train"] = Alignment(everyone, nobody)  # type: ignore[attr-defined]
+        fed.engine.site(name).alignments["train"] = Alignment(everyone, nobody)
     fed.note_alignment(AlignmentCounts(n, dict.fromkeys(tables, 0)))
     model = VFL(conv="whitened", bottom=(), embedding=4, top=(), epochs=1, validation=0.0)
     model.fit(fed)
     for name, table in tables.items():
-        part = part_of(fed.engine.site(name), model.network_.model).bottom  # type: ignore[attr-defined]
+        part = part_of(fed.engine.site(name), model.network_.model).bottom
         assert part is not None
         alone = WhitenedNet(3)
         alone.fit(torch.from_numpy(part.encoder.transform(table).blocks["image"]))
         torch.testing.assert_close(part.module.convolutions[0].filters.cpu(), alone.filters)
-    model.save(tmp_path)  # type: ignore[arg-type]
-    again = VFL.load(tmp_path, fed)  # type: ignore[arg-type]
+    model.save(tmp_path)
+    again = VFL.load(tmp_path, fed)
     np.testing.assert_array_equal(model.predict_proba(fed), again.predict_proba(fed))

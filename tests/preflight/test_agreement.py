@@ -1,7 +1,5 @@
 """Agreement of annotators: equal to what one computes with all labels in one place."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The learning curve: repeatable, bounded, and right about curves that are known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Class skew: equal to what one computes with all labels in one place, and no counts leave."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

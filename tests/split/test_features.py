@@ -1,7 +1,5 @@
 """Row numbering over segments, fill rows, and the order of batches."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -17,7 +15,7 @@ from fedmend.split.features import BatchOrder, Features, batch_sizes, check_name
 CPU = torch.device("cpu")
 
 
-def test_every_party_numbers_the_same_rows() -> None:
+def test_every_party_numbers_the_same_rows():
     segments = [["aligned", 2], ["bank", 3]]
     bank = Alignment(np.array([4, 1]), np.array([0, 2, 3]))
     telco = Alignment(np.array([0, 5]), np.array([1]))
@@ -27,20 +25,20 @@ def test_every_party_numbers_the_same_rows() -> None:
     assert own_rows("bank", [], None, 5).tolist() == []
 
 
-def test_a_name_that_begins_with_a_word_for_rows_is_a_name() -> None:
+def test_a_name_that_begins_with_a_word_for_rows_is_a_name():
     own = Alignment(np.array([4, 1]), np.array([0, 2, 3]))
     segments = [["aligned", 2], ["alignedco", 3], ["aligned@alignedco+telco", 2]]
     assert own_rows("alignedco", segments, own, 5).tolist() == [4, 1, 0, 2, 3, 4, 1]
 
 
 @pytest.mark.parametrize("word", ["aligned", "all"])
-def test_a_word_for_rows_is_no_name(word: str) -> None:
+def test_a_word_for_rows_is_no_name(word):
     with pytest.raises(ConfigError, match=f"party '{word}'.*Mend: rename"):
         check_names(["bank", word])
     check_names(["bank", f"{word}-1"])
 
 
-def test_absent_rows_are_the_fill_row() -> None:
+def test_absent_rows_are_the_fill_row():
     table = Table([1, 2, 3], {"x": [1.0, 2.0, 6.0], "c": ["u", "v", "w"]})
     encoded = Encoder().fit(table).transform(table)
     features = Features(encoded, np.array([2, -1, 0]), CPU, torch.float32)
@@ -52,7 +50,7 @@ def test_absent_rows_are_the_fill_row() -> None:
 
 
 @given(st.integers(1, 300), st.integers(1, 40))
-def test_batches_cover_every_row_once_and_are_never_lonely(rows: int, batch: int) -> None:
+def test_batches_cover_every_row_once_and_are_never_lonely(rows, batch):
     sizes = batch_sizes(rows, batch)
     assert sum(sizes) == rows
     assert max(sizes) <= batch + 1
@@ -60,7 +58,7 @@ def test_batches_cover_every_row_once_and_are_never_lonely(rows: int, batch: int
         assert min(sizes) > 1
 
 
-def test_halves_with_the_same_seed_walk_the_same_way() -> None:
+def test_halves_with_the_same_seed_walk_the_same_way():
     rows = np.array([3, 5, 7, 11, 13])
     one, other = BatchOrder(rows, 2, CPU), BatchOrder(rows, 2, CPU)
     one.start(7)

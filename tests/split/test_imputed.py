@@ -1,7 +1,5 @@
 """Imputed embeddings of a party that does not know a row."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,10 +1,5 @@
 """The network that corrected the labels answers for rows that the label party alone knows."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -23,7 +18,7 @@ LATE = np.array(["no", "yes"])
 
 
 @pytest.fixture(scope="module")
-def corrected() -> Any:
+def corrected():
     """A bank of 300 rows, of which a telco knows 60; a registry labels them too. New rows: 40."""
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 2, 340)
@@ -51,18 +46,16 @@ def corrected() -> Any:
 
 
 @pytest.fixture(scope="module")
-def known_to_one(corrected: Any) -> Federation:
+def known_to_one(corrected):
     view: Federation = corrected[0].only("bank", "telco").on("new")
     nobody = np.zeros(0, np.int64)
     for name in view.names:
-        view.engine.site(name).alignments[view.scope] = Alignment(nobody, np.arange(40))  # type: ignore[attr-defined]
+        view.engine.site(name).alignments[view.scope] = Alignment(nobody, np.arange(40))
     view.note_alignment(AlignmentCounts(0, dict.fromkeys(view.names, 40)))
     return view
 
 
-def test_rows_of_the_label_party_alone_are_its_own_models(
-    corrected: Any, known_to_one: Federation, tmp_path: Path
-) -> None:
+def test_rows_of_the_label_party_alone_are_its_own_models(corrected, known_to_one, tmp_path):
     _, inc, train = corrected
     model = fm.VFL(epochs=2, batch_size=16).fit(train)
     alone = model.predict_proba(known_to_one, rows="bank")
@@ -74,7 +67,7 @@ def test_rows_of_the_label_party_alone_are_its_own_models(
     assert model.evaluate(known_to_one, rows="bank")["accuracy"] > 0.7
 
 
-def test_classes_are_found_by_name_whatever_their_order(corrected: Any) -> None:
+def test_classes_are_found_by_name_whatever_their_order(corrected):
     """The model that corrected the labels may know others, and number them otherwise."""
     fed = corrected[0]
     part = own_model(fed.engine.site("bank"), corrected[2].dataset)
@@ -89,7 +82,7 @@ def test_classes_are_found_by_name_whatever_their_order(corrected: Any) -> None:
     assert not others[:, 1].any()
 
 
-def test_it_is_kept_with_a_run(corrected: Any, tmp_path: Path) -> None:
+def test_it_is_kept_with_a_run(corrected, tmp_path):
     fed, _, train = corrected
     site = fed.engine.site("bank")
     before = own_model(site, train.dataset)
@@ -103,7 +96,7 @@ def test_it_is_kept_with_a_run(corrected: Any, tmp_path: Path) -> None:
         np.testing.assert_array_equal(value, after.top.module.state_dict()[key])
 
 
-def test_a_corrector_that_needs_a_partner_is_not_handed_on(corrected: Any) -> None:
+def test_a_corrector_that_needs_a_partner_is_not_handed_on(corrected):
     fed, _, _ = corrected
     fm.align(fed)
     inc = fm.InC(epochs=1, secure="masks").fit(fed)

@@ -1,10 +1,5 @@
 """Training on rows that some parties lack: batches, who has what, and plain-torch twins."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +8,6 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from fedmend.data.encode import Encoder
-from fedmend.federation import Federation
 from fedmend.learn.nets import Batch, Bottom, initialise
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.methods.vertical.absent_partner import MeanTop
@@ -24,18 +18,15 @@ from fedmend.split.parts import part_of
 from fedmend.split.training import epoch_seed
 
 CPU = torch.device("cpu")
-Make = Callable[..., Any]
 
 
 # ------------------------------------------------------------------ batches
 
 
 @given(
-    st.lists(st.integers(0, 400), min_size=1, max_size=4),
-    st.integers(4, 128),
-    st.floats(0.05, 0.9),
+    st.lists(st.integers(0, 400), min_size=1, max_size=4), st.integers(4, 128), st.floats(0.05, 0.9)
 )
-def test_batches_hold_enough_aligned_rows(sizes: list[int], batch: int, least: float) -> None:
+def test_batches_hold_enough_aligned_rows(sizes, batch, least):
     if sum(sizes) < 2:
         return
     counts, batches = make_up(sizes, batch, least)
@@ -46,12 +37,12 @@ def test_batches_hold_enough_aligned_rows(sizes: list[int], batch: int, least: f
     assert all(count == 0 for count, size in zip(counts, sizes, strict=True) if not size)
 
 
-def test_however_small_the_other_groups_are_a_batch_has_room_for_them() -> None:
+def test_however_small_the_other_groups_are_a_batch_has_room_for_them():
     assert make_up([1000, 1], 4, 0.25) == ([3, 1], 250)
     assert make_up([0, 12], 4, 0.25) == ([0, 4], 3)
 
 
-def test_small_groups_come_round_and_large_ones_are_not_repeated() -> None:
+def test_small_groups_come_round_and_large_ones_are_not_repeated():
     small, large = np.arange(3), np.arange(10, 40)
     order = MixedOrder([small, large], [2, 3], 10, CPU)
     order.start(1)
@@ -64,7 +55,7 @@ def test_small_groups_come_round_and_large_ones_are_not_repeated() -> None:
     assert often.max() <= 7
 
 
-def test_an_empty_group_is_left_out() -> None:
+def test_an_empty_group_is_left_out():
     order = MixedOrder([np.arange(6), np.zeros(0, np.int64)], [2, 2], 3, CPU)
     order.start(0)
     assert order.sizes == [2, 2, 2]
@@ -73,7 +64,7 @@ def test_an_empty_group_is_left_out() -> None:
     assert order.places([False, True]).tolist() == []
 
 
-def test_anybody_can_tell_who_has_what() -> None:
+def test_anybody_can_tell_who_has_what():
     segments = [["aligned", 2], ["bank", 1], ["telco", 3]]
     assert presence("bank", segments).tolist() == [True, True, True, False, False, False]
     assert presence("telco", segments).tolist() == [True, True, False, True, True, True]
@@ -85,23 +76,22 @@ def test_anybody_can_tell_who_has_what() -> None:
 JOINT = {"joint": {"kind": "mean", "fusion": "concat", "drop": 0.0}}
 
 
-def partial_config(**changes: Any) -> SplitConfig:
+@pytest.fixture(scope="module")
+def trained(make_fed, make_frame):
     how = Settings(40, OptimizerSpec("sgd", 0.1), "float64")
-    return SplitConfig(
+    config = SplitConfig(
         bottom=(6,), embedding=4, top=(5,), epochs=1, validation=0.0, settings=how, options=JOINT
     )
-
-
-def test_an_epoch_equals_plain_torch(make_fed: Make, make_frame: Make) -> None:
-    """Zeros for absent embeddings, every bottom on its own rows only, in one graph."""
     columns = {"bank": ["a", "b", "y"], "telco": ["c", "d"]}
-    fed: Federation = make_fed(make_frame(120), aligned=50, columns=columns)
-    network = PartialNetwork(
-        fed, parties=["bank", "telco"], label_party="bank", config=partial_config()
-    )
-    segments: list[list[object]] = [["aligned", 50], ["bank", 70]]
-    network.fit(segments)
-    sites = {name: fed.engine.site(name) for name in ("bank", "telco")}  # type: ignore[attr-defined]
+    fed = make_fed(make_frame(120), aligned=50, columns=columns)
+    network = PartialNetwork(fed, parties=["bank", "telco"], label_party="bank", config=config)
+    return fed, network.fit([["aligned", 50], ["bank", 70]])
+
+
+def test_an_epoch_equals_plain_torch(trained):
+    """Zeros for absent embeddings, every bottom on its own rows only, in one graph."""
+    fed, network = trained
+    sites = {name: fed.engine.site(name) for name in ("bank", "telco")}
     bottoms, inputs = {}, {}
     for name, site in sites.items():
         part = part_of(site, network.model).bottom
@@ -147,30 +137,14 @@ def test_an_epoch_equals_plain_torch(make_fed: Make, make_frame: Make) -> None:
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
 
 
-def test_embeddings_cross_for_rows_a_party_has_and_no_others(
-    make_fed: Make, make_frame: Make
-) -> None:
-    columns = {"bank": ["a", "b", "y"], "telco": ["c", "d"]}
-    fed: Federation = make_fed(make_frame(120), aligned=50, columns=columns)
-    network = PartialNetwork(
-        fed, parties=["bank", "telco"], label_party="bank", config=partial_config()
-    )
-    network.fit([["aligned", 50], ["bank", 70]])
+def test_embeddings_cross_for_rows_a_party_has_and_no_others(trained):
+    fed, network = trained
     counts, batches = make_up([50, 70], 40, 0.25)
     sent = [e for e in fed.ledger if e.kind == "embedding" and e.sender == "telco"]
     assert {entry.shape for entry in sent} == {f"{counts[0]}x4"}
     assert sum(entry.count for entry in sent) == batches
-    assert "label" not in fed.ledger.kinds()
-    assert "row" not in fed.ledger.kinds()
-
-
-def test_a_party_without_a_row_of_the_batch(make_fed: Make, make_frame: Make) -> None:
-    columns = {"bank": ["a", "b", "y"], "telco": ["c", "d"]}
-    fed: Federation = make_fed(make_frame(120), aligned=50, columns=columns)
-    network = PartialNetwork(
-        fed, parties=["bank", "telco"], label_party="bank", config=partial_config()
-    )
-    network.fit([["aligned", 50], ["bank", 70]])
+    assert not fed.ledger.kinds() & {"label", "row"}
+    # Rows that the telco lacks are predicted without it.
     alone = network.predict(fed, [["bank", 70]])
     assert alone.shape == (70, 2)
     np.testing.assert_allclose(alone.sum(1), 1)
@@ -179,7 +153,7 @@ def test_a_party_without_a_row_of_the_batch(make_fed: Make, make_frame: Make) ->
 # ------------------------------------------------------------------ views
 
 
-def test_views_are_dense_where_somebody_is_absent() -> None:
+def test_views_are_dense_where_somebody_is_absent():
     values = {"a": torch.ones(2, 3), "b": torch.full((3, 1), 5.0)}
     at = {"a": torch.tensor([0, 2]), "b": torch.tensor([0, 1, 2])}
     views = Views(3, values, at)
@@ -188,7 +162,7 @@ def test_views_are_dense_where_somebody_is_absent() -> None:
     assert views.mask("a").tolist() == [True, False, True]
 
 
-def test_specs_survive_the_wire() -> None:
+def test_specs_survive_the_wire():
     spec = JointSpec((4, 4), (8,), 3, 0.1, 0, (("fusion", "mean"), ("drop", 0.3)))
     assert JointSpec.from_dict(spec.to_dict()) == spec
     with pytest.raises(KeyError):

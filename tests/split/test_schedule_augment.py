@@ -1,8 +1,5 @@
 """Learning-rate schedule, Nesterov's momentum and augmentation in split training."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
-def test_momentum_under_a_schedule_is_torchs(nesterov: bool) -> None:
+def test_momentum_under_a_schedule_is_torchs(nesterov):
     torch.manual_seed(0)
     ours, theirs = nn.Linear(4, 3).double(), nn.Linear(4, 3).double()
     theirs.load_state_dict(ours.state_dict())
@@ -42,7 +39,7 @@ def test_momentum_under_a_schedule_is_torchs(nesterov: bool) -> None:
     torch.testing.assert_close(ours.weight, theirs.weight, rtol=0, atol=1e-14)
 
 
-def test_the_schedule_rises_and_falls_to_nothing() -> None:
+def test_the_schedule_rises_and_falls_to_nothing():
     factors = [one_cycle((step + 0.5) / 100) for step in range(100)]
     assert max(factors) == pytest.approx(1.0, abs=0.03)
     assert np.argmax(factors) in (19, 20)
@@ -50,13 +47,13 @@ def test_the_schedule_rises_and_falls_to_nothing() -> None:
     assert np.mean(factors) == pytest.approx(0.5, abs=0.01)
 
 
-def test_settings_name_what_is_wrong_together() -> None:
+def test_settings_name_what_is_wrong_together():
     with pytest.raises(ConfigError) as caught:
         Settings(augment="strong", schedule="cosine")
     assert len(caught.value.problems) == 3
 
 
-def test_all_halves_draw_the_same_views() -> None:
+def test_all_halves_draw_the_same_views():
     orders = [BatchOrder(np.arange(10), 4, CPU, augment=True) for _ in range(2)]
     for order in orders:
         order.start(5)
@@ -71,7 +68,7 @@ def test_all_halves_draw_the_same_views() -> None:
         assert torch.equal(first.shift, second.shift)
 
 
-def test_tiny_images_are_shifted_within_themselves() -> None:
+def test_tiny_images_are_shifted_within_themselves():
     images = torch.arange(9.0).reshape(1, 1, 3, 3)
     draws = Weak(torch.tensor([False]), torch.tensor([[4, -4]]))
     inside = Weak(torch.tensor([False]), torch.tensor([[2, -2]]))
@@ -94,7 +91,7 @@ def image_federation(n: int = 96) -> Federation:
     return fed
 
 
-def test_augmented_training_learns_and_resumes(tmp_path: Path) -> None:
+def test_augmented_training_learns_and_resumes(tmp_path):
     options: dict[str, Any] = {
         "batch_size": 32,
         "epochs": 6,

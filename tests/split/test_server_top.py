@@ -1,7 +1,5 @@
 """The server's step, held to the traced one that it replaces."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -36,7 +34,7 @@ def _embeddings(rows: int, seed: int) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("hidden", [(), (8,), (8, 7)])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_a_step_is_the_traced_step(hidden: tuple[int, ...], dropout: float, precision: str) -> None:
+def test_a_step_is_the_traced_step(hidden, dropout, precision):
     traced = _half(TopModel, hidden, dropout, precision=precision)
     written = _half(ServerTopModel, hidden, dropout, precision=precision)
     for epoch in range(3):
@@ -55,7 +53,7 @@ def test_a_step_is_the_traced_step(hidden: tuple[int, ...], dropout: float, prec
     )
 
 
-def test_whole_numbers_are_shares_and_no_classes() -> None:
+def test_whole_numbers_are_shares_and_no_classes():
     half = _half(ServerTopModel, ())
     votes = np.eye(CLASSES, dtype=np.int64)[np.arange(ROWS) % CLASSES]
     half.set_targets(votes)
@@ -64,7 +62,7 @@ def test_whole_numbers_are_shares_and_no_classes() -> None:
     assert half.targets.shape == (ROWS, CLASSES)
 
 
-def test_soft_loss_and_its_slope() -> None:
+def test_soft_loss_and_its_slope():
     generator = torch.Generator().manual_seed(3)
     outputs = torch.randn(9, CLASSES, generator=generator, dtype=torch.float64, requires_grad=True)
     targets = torch.rand(9, CLASSES, generator=generator, dtype=torch.float64)  # not adding up to 1

@@ -1,11 +1,8 @@
 """Epochs with something done in between: outputs, new targets, a choice of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +25,7 @@ def setting(make_fed: Make, make_frame: Make) -> tuple[Any, np.ndarray]:
     return make_fed(frame), np.eye(2)[(frame["y"] == "yes").to_numpy(int)]
 
 
-def test_epochs_by_hand_are_fit(make_fed: Make, make_frame: Make) -> None:
+def test_epochs_by_hand_are_fit(make_fed, make_frame):
     results = []
     for by_hand in (False, True):
         fed, soft = setting(make_fed, make_frame)
@@ -48,9 +45,7 @@ def test_epochs_by_hand_are_fit(make_fed: Make, make_frame: Make) -> None:
     np.testing.assert_array_equal(results[1], inside)
 
 
-def test_sides_are_learnt_from_training_rows_of_all_the_file(
-    make_fed: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sides_are_learnt_from_training_rows_of_all_the_file(make_fed, monkeypatch):
     """Not from those held out, and where there are many not from the first of them."""
     seen: list[np.ndarray] = []
     see = TopWorker.see
@@ -75,7 +70,7 @@ def test_sides_are_learnt_from_training_rows_of_all_the_file(
         assert rows.max() > session.train[60]
 
 
-def test_dropout_is_not_the_same_at_all_parties(make_fed: Make) -> None:
+def test_dropout_is_not_the_same_at_all_parties(make_fed):
     fed = make_fed()
     config = replace(CONFIG, bottom=(8,), dropout=0.5)
     network = SplitNetwork(fed, parties=list(fed.names), label_party="bank", config=config)
@@ -86,7 +81,7 @@ def test_dropout_is_not_the_same_at_all_parties(make_fed: Make) -> None:
         assert len(seeds) == len(workers) == 3
 
 
-def test_new_targets_turn_the_model_round(make_fed: Make, make_frame: Make) -> None:
+def test_new_targets_turn_the_model_round(make_fed, make_frame):
     fed, soft = setting(make_fed, make_frame)
     server = ServerTop(["no", "yes"], targets=soft)
     config = replace(CONFIG, settings=Settings(32, OptimizerSpec("adam", 2e-2)))
@@ -107,7 +102,7 @@ def test_new_targets_turn_the_model_round(make_fed: Make, make_frame: Make) -> N
         server.set_targets(np.ones((120, 3)))
 
 
-def test_a_choice_of_rows(make_fed: Make, make_frame: Make) -> None:
+def test_a_choice_of_rows(make_fed, make_frame):
     fed, soft = setting(make_fed, make_frame)
     rows = np.arange(0, 120, 3)
     server = ServerTop(["no", "yes"], targets=soft)
@@ -126,7 +121,7 @@ def test_a_choice_of_rows(make_fed: Make, make_frame: Make) -> None:
         np.testing.assert_array_equal(session.outputs(), one)
 
 
-def test_back_to_the_epoch_before(make_fed: Make, make_frame: Make, tmp_path: Path) -> None:
+def test_back_to_the_epoch_before(make_fed, make_frame, tmp_path):
     fed, soft = setting(make_fed, make_frame)
     server = ServerTop(["no", "yes"], targets=soft)
     network = SplitNetwork(fed, parties=list(fed.names), server=server, config=CONFIG)

