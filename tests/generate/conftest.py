@@ -1,9 +1,6 @@
 """Small tables of every shape, and generators small enough to try them all on."""
 
-from __future__ import annotations
-
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,12 +28,12 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
+def _one_thread():
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
-def small() -> Callable[..., Generator]:
+def small():
     """A generator by name, with as little training as it allows."""
 
     def build(name: str, **params: Any) -> Generator:
@@ -81,22 +78,22 @@ def _mixed_frame(rows: int, seed: int = 0) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="session")
-def quiet_table() -> Callable[..., Table]:
+def quiet_table():
     return _quiet_table
 
 
 @pytest.fixture(scope="session")
-def mixed_frame() -> Callable[..., pd.DataFrame]:
+def mixed_frame():
     return _mixed_frame
 
 
 @pytest.fixture(scope="session")
-def mixed() -> Table:
+def mixed():
     return Table(np.arange(120), _mixed_frame(120), label="default")
 
 
 @pytest.fixture(scope="session")
-def gappy() -> Table:
+def gappy():
     """The mixed table's columns with a fifth of the cells missing."""
     return _gap(Table(np.arange(500, 560), _mixed_frame(60, seed=1), label="default"), 0.2)
 

@@ -1,8 +1,5 @@
 """Conditions, matching, square networks and the games of the adversarial generators."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +10,6 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from fedmend.data.table import Table
 from fedmend.generate import Generator, convolutional
 from fedmend.generate.adversarial import Conditions, Matcher, joint_gap
 from fedmend.generate.convolutional import (
@@ -48,7 +44,7 @@ def _fitted(n: int = 3000, **how: str) -> tuple[Conditions, torch.Tensor]:
 
 
 @given(seed=st.integers(0, 1000), n=st.integers(20, 200))
-def test_every_row_drawn_holds_the_category_it_was_drawn_for(seed: int, n: int) -> None:
+def test_every_row_drawn_holds_the_category_it_was_drawn_for(seed, n):
     conditions, rows = Conditions(SPANS, CPU), _rows(n, seed)
     conditions.fit(rows)
     drawn, wanted = conditions.draw(300, torch.Generator().manual_seed(seed))
@@ -58,7 +54,7 @@ def test_every_row_drawn_holds_the_category_it_was_drawn_for(seed: int, n: int) 
 
 
 @pytest.mark.parametrize("sampling", ["log-frequency", "frequency"])
-def test_columns_are_drawn_evenly_and_categories_as_asked(sampling: str) -> None:
+def test_columns_are_drawn_evenly_and_categories_as_asked(sampling):
     conditions, rows = _fitted(sampling=sampling)
     _, wanted = conditions.draw(60_000, torch.Generator().manual_seed(0))
     assert wanted is not None
@@ -69,7 +65,7 @@ def test_columns_are_drawn_evenly_and_categories_as_asked(sampling: str) -> None
     assert torch.allclose(found, expected, atol=0.01)
 
 
-def test_vector_and_cross_entropy() -> None:
+def test_vector_and_cross_entropy():
     conditions, _ = _fitted()
     wanted = torch.tensor([0, 2, 4, 3])
     assert torch.equal(conditions.vector(wanted, 4), torch.eye(5)[wanted])
@@ -85,7 +81,7 @@ def test_vector_and_cross_entropy() -> None:
     assert torch.allclose(conditions.cross_entropy(logits, wanted), by_hand)
 
 
-def test_rarest_known_category() -> None:
+def test_rarest_known_category():
     conditions, rows = _fitted()
     known = Encoded(rows.numpy(), np.ones((len(rows), 2), bool))
     observed = np.zeros((len(rows), 8), bool)
@@ -102,7 +98,7 @@ def test_rarest_known_category() -> None:
         assert found[row] == min(held, key=lambda category: counts[category], default=-1)
 
 
-def test_without_columns_there_are_no_conditions() -> None:
+def test_without_columns_there_are_no_conditions():
     conditions = Conditions([], CPU)
     conditions.fit(_rows(50))
     drawn, wanted = conditions.draw(500, torch.Generator().manual_seed(0))
@@ -116,7 +112,7 @@ def test_without_columns_there_are_no_conditions() -> None:
     assert (conditions.rarest(known, np.ones((4, 8), bool)) == -1).all()
 
 
-def test_a_plane_has_a_condition_where_a_row_has_the_category() -> None:
+def test_a_plane_has_a_condition_where_a_row_has_the_category():
     conditions, rows = _fitted()
     drawn, wanted = conditions.draw(200, torch.Generator().manual_seed(0))
     assert wanted is not None
@@ -127,13 +123,14 @@ def test_a_plane_has_a_condition_where_a_row_has_the_category() -> None:
     assert not conditions.plane(None, 5, 8).any()
 
 
-def _encoded_rows(mixed: Table) -> tuple[Encoder, Encoded]:
+@pytest.fixture(scope="module")
+def encoded(mixed):
     encoder = Encoder(numeric="mode").fit(mixed)
     return encoder, encoder.encode(encoder.raw(mixed.frame))
 
 
-def test_distances_are_what_they_say(mixed: Table) -> None:
-    encoder, rows = _encoded_rows(mixed)
+def test_distances_are_what_they_say(mixed, encoded):
+    encoder, rows = encoded
     matcher = Matcher(torch.from_numpy(rows.values[40:]), encoder)
     observed = np.random.default_rng(0).random((40, len(encoder.columns))) < 0.5
     fast = matcher.distances(Encoded(rows.values[:40], observed)).numpy()
@@ -150,16 +147,16 @@ def test_distances_are_what_they_say(mixed: Table) -> None:
     assert np.allclose(fast - fast[:, :1], slow - slow[:, :1], atol=1e-3)
 
 
-def test_a_candidate_that_agrees_is_taken(mixed: Table) -> None:
-    encoder, rows = _encoded_rows(mixed)
+def test_a_candidate_that_agrees_is_taken(encoded):
+    encoder, rows = encoded
     matcher = Matcher(torch.from_numpy(rows.values), encoder, neighbours=1)
     drawn = matcher.draw(rows, torch.Generator().manual_seed(0))
     same = (drawn == torch.from_numpy(rows.values)).all(1)
     assert same.float().mean() > 0.95
 
 
-def test_of_equally_good_candidates_all_are_taken(mixed: Table) -> None:
-    encoder, rows = _encoded_rows(mixed)
+def test_of_equally_good_candidates_all_are_taken(encoded):
+    encoder, rows = encoded
     city = encoder.columns.index("city")
     observed = np.zeros((2000, len(encoder.columns)), bool)
     observed[:, city] = True
@@ -172,7 +169,7 @@ def test_of_equally_good_candidates_all_are_taken(mixed: Table) -> None:
     assert len(drawn.unique(dim=0)) == holding
 
 
-def test_joint_gap_sees_means_and_relations() -> None:
+def test_joint_gap_sees_means_and_relations():
     rng = np.random.default_rng(0)
     real = rng.multivariate_normal([1, 2, 3], [[1, 0.9, 0], [0.9, 1, 0], [0, 0, 4]], 4000)
     rows = torch.from_numpy(real).float()
@@ -189,9 +186,7 @@ def test_joint_gap_sees_means_and_relations() -> None:
 
 
 @pytest.mark.parametrize("name", ["ctgan", "ctabgan", "tablegan"])
-def test_made_rows_are_judged_with_the_gaps_of_real_ones(
-    name: str, gappy: Table, small: Callable[..., Generator], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_made_rows_are_judged_with_the_gaps_of_real_ones(name, gappy, small, monkeypatch):
     seen: list[torch.Tensor] = []
     for net, method in ((PackedCritic, "forward"), (SquareCritic, "features")):
         judge = getattr(net, method)
@@ -221,7 +216,7 @@ def _categories(fitted: Generator) -> list[Span]:
 # --- CTGAN's critic ------------------------------------------------------------------
 
 
-def test_the_penaltys_gradient_is_autograds() -> None:
+def test_the_penaltys_gradient_is_autograds():
     critic = PackedCritic(12, 8, 0.0).double()
     packs = torch.randn(9, 12, dtype=torch.float64, requires_grad=True)
     (expected,) = torch.autograd.grad(critic(packs).sum(), packs, create_graph=True)
@@ -238,7 +233,7 @@ def _weights(critic: PackedCritic) -> list[torch.Tensor]:
     return [critic.first.weight, critic.second.weight, critic.last.weight]
 
 
-def test_the_gradient_drops_what_dropout_drops() -> None:
+def test_the_gradient_drops_what_dropout_drops():
     stream = torch.Generator().manual_seed(3)
     critic = PackedCritic(6, 50, 0.5, stream)
     packs = torch.randn(20, 6, requires_grad=True)
@@ -252,12 +247,12 @@ def test_the_gradient_drops_what_dropout_drops() -> None:
 
 @given(width=st.integers(1, 5000))
 @settings(max_examples=100)
-def test_the_side_is_the_smallest_allowed_that_holds_the_row(width: int) -> None:
+def test_the_side_is_the_smallest_allowed_that_holds_the_row(width):
     allowed = sorted([8 * 2**k for k in range(5)] + [12 * 2**k for k in range(5)])
     assert side_of(width) == next(side for side in allowed if side * side >= width)
 
 
-def test_planes_lie_upon_each_other() -> None:
+def test_planes_lie_upon_each_other():
     below, above = torch.randn(6, 30), torch.randn(6, 30)
     critic = SquareCritic(30, 4, planes=2)
     single = SquareCritic(30, 4)
@@ -269,13 +264,8 @@ def test_planes_lie_upon_each_other() -> None:
     assert not torch.allclose(critic(torch.cat([below, above], dim=1)), single(below), atol=1e-3)
 
 
-def _encoded(mixed: Table) -> tuple[Encoder, torch.Tensor]:
-    encoder = Encoder(numeric="mode").fit(mixed)
-    return encoder, torch.from_numpy(encoder.encode(encoder.raw(mixed.frame)).values)
-
-
-def test_a_categorical_target_is_judged_by_cross_entropy(mixed: Table) -> None:
-    encoder, rows = _encoded(mixed)
+def test_a_categorical_target_is_judged_by_cross_entropy(mixed, encoded):
+    encoder, rows = encoded[0], torch.from_numpy(encoded[1].values)
     target = Target(encoder, "city", CPU)
     guesses = torch.randn(len(rows), target.width, generator=torch.Generator().manual_seed(0))
     codes = torch.from_numpy(encoder.raw(mixed.frame)["city"]).long()
@@ -286,8 +276,8 @@ def test_a_categorical_target_is_judged_by_cross_entropy(mixed: Table) -> None:
     assert torch.allclose(target.loss(guesses, rows, gaps), expected)
 
 
-def test_a_number_is_judged_by_position_and_mode(mixed: Table) -> None:
-    encoder, rows = _encoded(mixed)
+def test_a_number_is_judged_by_position_and_mode(encoded):
+    encoder, rows = encoded[0], torch.from_numpy(encoded[1].values)
     target = Target(encoder, "gain", CPU)
     position, modes = encoder.of("gain")
     guesses = torch.randn(len(rows), target.width, generator=torch.Generator().manual_seed(0))
@@ -297,8 +287,8 @@ def test_a_number_is_judged_by_position_and_mode(mixed: Table) -> None:
     assert torch.allclose(target.loss(guesses, rows, None), expected)
 
 
-def test_the_target_is_hidden_from_its_classifier(mixed: Table) -> None:
-    encoder, rows = _encoded(mixed)
+def test_the_target_is_hidden_from_its_classifier(encoded):
+    encoder, rows = encoded[0], torch.from_numpy(encoded[1].values)
     hidden = Target(encoder, "city", CPU).hidden(rows)
     (span,) = encoder.of("city")
     assert (hidden[:, span.start : span.stop] == 0).all()
@@ -307,13 +297,13 @@ def test_the_target_is_hidden_from_its_classifier(mixed: Table) -> None:
 
 
 @pytest.mark.parametrize("column", [None, "constant"])
-def test_without_a_target_there_is_no_classifier(column: str | None, mixed: Table) -> None:
+def test_without_a_target_there_is_no_classifier(column, mixed):
     table = mixed.with_columns({"constant": np.ones(mixed.n_rows)})
     encoder = Encoder(numeric="mode").fit(table)
     assert not Target(encoder, column, CPU).is_used
 
 
-def test_information_gaps_are_norms_of_moments() -> None:
+def test_information_gaps_are_norms_of_moments():
     real = torch.randn(400, 5, generator=torch.Generator().manual_seed(0))
     means, deviations = information_gaps(real, 2 * real + 1)
     assert torch.allclose(means, (real.mean(0) + 1).norm(), atol=1e-5)
@@ -321,9 +311,7 @@ def test_information_gaps_are_norms_of_moments() -> None:
     assert sum(information_gaps(real, real)) == 0
 
 
-def test_the_classifier_teaches_the_generator(
-    small: Callable[..., Generator], mixed: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_classifier_teaches_the_generator(small, mixed, monkeypatch):
     plain = small("tablegan", epochs=1).fit(mixed)
     own = Target.loss
 
@@ -340,7 +328,7 @@ def test_the_classifier_teaches_the_generator(
     assert not torch.allclose(before, after, atol=1e-4)
 
 
-def test_steepness_is_the_mean_square_of_slopes() -> None:
+def test_steepness_is_the_mean_square_of_slopes():
     rows = torch.randn(50, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
     weight = torch.tensor([[1.0], [2.0], [0.0], [-1.0]], requires_grad=True)
     cost = steepness((rows.square() @ weight), rows)
@@ -351,9 +339,7 @@ def test_steepness_is_the_mean_square_of_slopes() -> None:
 
 
 @pytest.mark.slow
-def test_a_penalty_makes_the_critic_flatter(
-    small: Callable[..., Generator], mixed: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_penalty_makes_the_critic_flatter(small, mixed, monkeypatch):
     slopes: dict[float, float] = {}
     for penalty in (1e-9, 10.0):
         seen: list[float] = []

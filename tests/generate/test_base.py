@@ -1,10 +1,6 @@
 """What the base class settles for all generators, tried on one."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,20 +8,16 @@ import pytest
 
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError
-from fedmend.generate import Generator, generators, load, make
+from fedmend.generate import generators, load, make
 from fedmend.generate.vae import VAE
-
-Build = Callable[..., Generator]
-Frame = Callable[..., pd.DataFrame]
-Quiet = Callable[..., Table]
 
 
 @pytest.fixture(scope="module")
-def fitted(small: Build, mixed: Table) -> Generator:
+def fitted(small, mixed):
     return small("vae").fit(mixed)
 
 
-def test_all_eight_are_listed_and_made() -> None:
+def test_all_eight_are_listed_and_made():
     assert generators() == [
         *("ctgan", "tablegan", "ctabgan", "vae", "tabddpm", "gain", "vgain", "vfgain")
     ]
@@ -35,7 +27,7 @@ def test_all_eight_are_listed_and_made() -> None:
         make("tab-ddpm")
 
 
-def test_given_missing_cells_are_generated(fitted: Generator, mixed: Table) -> None:
+def test_given_missing_cells_are_generated(fitted, mixed):
     assert fitted.sample(given=mixed, seed=0).frame.equals(mixed.frame)
     assert fitted.impute(mixed) is mixed
     made = fitted.sample(given=pd.DataFrame({"city": ["Rome", None, "Oslo"]}), seed=0)
@@ -43,7 +35,7 @@ def test_given_missing_cells_are_generated(fitted: Generator, mixed: Table) -> N
     assert made.frame["city"].iloc[1] in {"Rome", "Oslo", "Lima"}
 
 
-def test_given_numbers_outside_the_observed_range_are_kept(fitted: Generator) -> None:
+def test_given_numbers_outside_the_observed_range_are_kept(fitted):
     made = fitted.sample(3, given={"income": 1e9, "age": 17}, seed=0)
     assert made.frame["income"].tolist() == [1e9] * 3
     assert made.frame["age"].tolist() == [17] * 3
@@ -60,12 +52,12 @@ def test_given_numbers_outside_the_observed_range_are_kept(fitted: Generator) ->
         (2, {"age": "old"}, "type changed"),
     ],
 )
-def test_given_that_cannot_be(fitted: Generator, n: int | None, given: dict, message: str) -> None:
+def test_given_that_cannot_be(fitted, n, given, message):
     with pytest.raises(DataError, match=message):
         fitted.sample(n, given=given)
 
 
-def test_how_many_rows_must_be_said(fitted: Generator) -> None:
+def test_how_many_rows_must_be_said(fitted):
     with pytest.raises(ConfigError, match="n must be"):
         fitted.sample()
     with pytest.raises(ConfigError, match="how many rows"):
@@ -73,9 +65,7 @@ def test_how_many_rows_must_be_said(fitted: Generator) -> None:
     assert fitted.sample(0).n_rows == 0
 
 
-def test_impute_keeps_what_the_generator_does_not_know(
-    fitted: Generator, mixed_frame: Frame
-) -> None:
+def test_impute_keeps_what_the_generator_does_not_know(fitted, mixed_frame):
     frame = mixed_frame(20, seed=3)[["age", "city"]].assign(note=[None, "x"] * 10)
     frame["city"] = frame["city"].where(frame.index > 4, "Paris").mask(frame.index > 15)
     frame["age"] = frame["age"].astype(float).mask(frame.index < 4)
@@ -88,9 +78,7 @@ def test_impute_keeps_what_the_generator_does_not_know(
         fitted.impute(table.select(["note"]))
 
 
-def test_impute_a_whole_block_of_columns(
-    fitted: Generator, mixed: Table, quiet_table: Quiet
-) -> None:
+def test_impute_a_whole_block_of_columns(fitted, mixed, quiet_table):
     frame = mixed.frame.assign(city=np.nan, income=np.nan)
     filled = fitted.impute(quiet_table(mixed.ids, frame, label="default"))
     assert filled.schema["city"] == mixed.schema["city"]
@@ -98,7 +86,7 @@ def test_impute_a_whole_block_of_columns(
     assert filled.frame["income"].dtype == np.float64
 
 
-def test_draws_trade_spread_for_error(small: Build, quiet_table: Quiet) -> None:
+def test_draws_trade_spread_for_error(small, quiet_table):
     # Two unrelated columns: the best guess is the mean, one draw is as spread as the column.
     rng = np.random.default_rng(0)
     table = Table(np.arange(300), {"a": rng.normal(size=300), "b": rng.normal(size=300)})
@@ -111,7 +99,7 @@ def test_draws_trade_spread_for_error(small: Build, quiet_table: Quiet) -> None:
         generator.impute(holes, draws=0)
 
 
-def test_files_that_are_no_generator(fitted: Generator, tmp_path: Path) -> None:
+def test_files_that_are_no_generator(fitted, tmp_path):
     from fedmend.federation import wire
     from fedmend.generate.tabddpm import TabDDPM
 
@@ -134,8 +122,8 @@ def test_files_that_are_no_generator(fitted: Generator, tmp_path: Path) -> None:
 
 
 def test_a_generator_of_a_machine_with_an_accelerator_loads_without_one(
-    fitted: Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    fitted, tmp_path, monkeypatch
+):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr(fitted, "device", "cuda")
     found = load(fitted.save(tmp_path / "a new folder" / "vae"))
@@ -143,7 +131,7 @@ def test_a_generator_of_a_machine_with_an_accelerator_loads_without_one(
     assert found.sample(3, seed=0).frame.equals(fitted.sample(3, seed=0).frame)
 
 
-def test_a_number_that_cannot_be_squared_is_named() -> None:
+def test_a_number_that_cannot_be_squared_is_named():
     """A sentinel for missing cells, say: some generators crashed on it, others made gaps of it."""
     values = np.r_[np.arange(30.0), 1.7e308]
     for sign in (1, -1):
@@ -167,9 +155,7 @@ def test_a_number_that_cannot_be_squared_is_named() -> None:
         ("vgain", {"latent": 0, "beta": -1.0}),
     ],
 )
-def test_sizes_and_shares_are_checked_before_anything_is_trained(
-    name: str, wrong: dict[str, object]
-) -> None:
+def test_sizes_and_shares_are_checked_before_anything_is_trained(name, wrong):
     """With all rows held out, or all units dropped, training went on and meant nothing."""
     table = Table(np.arange(30), {"a": np.arange(30.0)})
     with pytest.raises(ConfigError) as caught:
@@ -181,7 +167,7 @@ def test_sizes_and_shares_are_checked_before_anything_is_trained(
         make("tablegan", batch_size=1).fit(table)
 
 
-def test_arguments_of_another_type_are_told_all_at_once() -> None:
+def test_arguments_of_another_type_are_told_all_at_once():
     table = Table(np.arange(30), {"a": np.arange(30.0)})
     with pytest.raises(ConfigError) as caught:
         make("tablegan", batch_size=True, epochs=1.5, lr="fast").fit(table)
@@ -190,7 +176,7 @@ def test_arguments_of_another_type_are_told_all_at_once() -> None:
         assert wrong in told
 
 
-def test_a_frame_is_no_table(fitted: Generator) -> None:
+def test_a_frame_is_no_table(fitted):
     for call in (make("vae").fit, fitted.impute):
         with pytest.raises(DataError, match=r"a Table, not a DataFrame. Mend: Table.from_frame"):
             call(fitted.sample(20).frame)

@@ -1,9 +1,5 @@
 """Codecs, the encoder made of them, and the activations of its spans: there and back."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,21 +13,11 @@ from sklearn.mixture import GaussianMixture
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import wire
-from fedmend.generate.codecs import (
-    CODECS,
-    Levels,
-    MinMax,
-    Modes,
-    Quantile,
-    Spiked,
-    fit_mixture,
-)
+from fedmend.generate.codecs import CODECS, Levels, MinMax, Modes, Quantile, Spiked, fit_mixture
 from fedmend.generate.encoder import Encoder, Heads
 
 numbers = hnp.arrays(
-    np.float64,
-    st.integers(10, 60),
-    elements=st.integers(-400, 4000).map(lambda whole: whole / 4),
+    np.float64, st.integers(10, 60), elements=st.integers(-400, 4000).map(lambda whole: whole / 4)
 ).filter(lambda values: values.min() < values.max())
 
 fits = pytest.mark.parametrize(
@@ -62,7 +48,7 @@ fits = pytest.mark.parametrize(
 @fits
 @given(values=numbers, seed=st.none() | st.integers(0, 3))
 @settings(max_examples=10)
-def test_decode_undoes_encode(fit, values: np.ndarray, seed: int | None) -> None:
+def test_decode_undoes_encode(fit, values, seed):
     codec = fit(values)
     rng = None if seed is None else np.random.default_rng(seed)
     coordinates = codec.encode(values, rng)
@@ -76,7 +62,7 @@ def test_decode_undoes_encode(fit, values: np.ndarray, seed: int | None) -> None
 
 
 @fits
-def test_coordinates_suit_their_activation(fit) -> None:
+def test_coordinates_suit_their_activation(fit):
     rng = np.random.default_rng(0)
     values = np.concatenate([np.zeros(50), rng.lognormal(2, 1, 100)])
     codec = fit(values)
@@ -94,7 +80,7 @@ def test_coordinates_suit_their_activation(fit) -> None:
             assert part.max() <= 1
 
 
-def test_quantile_normal_scores() -> None:
+def test_quantile_normal_scores():
     values = np.random.default_rng(0).exponential(size=3000)
     scores = Quantile.fit(values).encode(values)[:, 0]
     assert kstest(scores, norm.cdf).statistic < 0.01
@@ -102,7 +88,7 @@ def test_quantile_normal_scores() -> None:
     assert kstest(ranks, "uniform").statistic < 0.01
 
 
-def test_quantile_draws_ties_apart() -> None:
+def test_quantile_draws_ties_apart():
     values = np.repeat([0.0, 1.0, 5.0], [700, 200, 100])
     codec = Quantile.fit(values)
     assert len(np.unique(codec.encode(values))) == 3
@@ -111,7 +97,7 @@ def test_quantile_draws_ties_apart() -> None:
     assert np.array_equal(codec.decode(drawn[:, None]), values)
 
 
-def test_modes_keep_spikes_apart_and_exact() -> None:
+def test_modes_keep_spikes_apart_and_exact():
     rng = np.random.default_rng(0)
     values = np.where(rng.random(1000) < 0.6, 0.1, rng.normal(50, 5, 1000))
     codec = Modes.fit(values)
@@ -121,7 +107,7 @@ def test_modes_keep_spikes_apart_and_exact() -> None:
     assert np.abs(back - values).max() < 1e-4
 
 
-def test_modes_draw_by_posterior() -> None:
+def test_modes_draw_by_posterior():
     codec = Modes(np.array([0.0, 1.0]), np.array([4.0, 4.0]), np.array([0.5, 0.5]), np.empty(0))
     values = np.full(4000, 0.5)
     modes = codec.encode(values, np.random.default_rng(0))[:, 1:].argmax(1)
@@ -129,7 +115,7 @@ def test_modes_draw_by_posterior() -> None:
     assert len(set(codec.encode(values)[:, 1:].argmax(1))) == 1
 
 
-def test_modes_of_spikes_alone_have_no_position() -> None:
+def test_modes_of_spikes_alone_have_no_position():
     values = np.repeat([1.0, 2.0, 9.0], 30)
     codec = Modes.fit(values)
     assert [piece.activation for piece in codec.pieces] == ["softmax"]
@@ -137,7 +123,7 @@ def test_modes_of_spikes_alone_have_no_position() -> None:
     assert codec.decode(codec.encode(np.array([8.0])))[0] == 9.0
 
 
-def test_a_long_tail_is_bent_straight() -> None:
+def test_a_long_tail_is_bent_straight():
     values = np.random.default_rng(0).lognormal(3, 1.5, 4000)
     plain, bent = Modes.fit(values, 1, 0.0), Modes.fit(values, 1, 0.0, long_tails=True)
     assert not len(plain.log)
@@ -147,7 +133,7 @@ def test_a_long_tail_is_bent_straight() -> None:
     assert skew[1] < 0.3 * skew[0]
 
 
-def test_levels_draw_by_score() -> None:
+def test_levels_draw_by_score():
     codec = Levels.fit(np.array([1.0, 4.0, 9.0]))
     scores = np.tile([0.2, 0.0, 0.8], (5000, 1))
     assert (codec.decode(scores) == 9).all()
@@ -157,7 +143,7 @@ def test_levels_draw_by_score() -> None:
     assert codec.decode(codec.encode(np.array([3.0])))[0] == 4.0
 
 
-def test_a_known_mixture_is_found() -> None:
+def test_a_known_mixture_is_found():
     rng = np.random.default_rng(0)
     values = np.concatenate([rng.normal(-5, 0.5, 3000), rng.normal(4, 1.0, 7000)])
     found = fit_mixture(values, 10)
@@ -167,7 +153,7 @@ def test_a_known_mixture_is_found() -> None:
     assert abs(found.weights[left].sum() - 0.3) < 0.01
 
 
-def test_as_likely_as_scikit_learns() -> None:
+def test_as_likely_as_scikit_learns():
     rng = np.random.default_rng(2)
     values = np.concatenate([rng.normal(m, s, 1500) for m, s in [(-6, 1), (0, 0.5), (5, 2)]])
     ours = fit_mixture(values, 3)
@@ -179,14 +165,12 @@ def test_as_likely_as_scikit_learns() -> None:
 
 # --- the encoder ----------------------------------------------------------------------
 
-Frame = Callable[..., pd.DataFrame]
-Quiet = Callable[..., Table]
 forms = pytest.mark.parametrize("numeric", ["mode", "quantile", "spiked", "rank", "minmax"])
 
 
 @forms
 @pytest.mark.parametrize("levels", [0, 12])
-def test_cells_come_back_exactly(numeric: str, levels: int, mixed: Table) -> None:
+def test_cells_come_back_exactly(numeric, levels, mixed):
     encoder = Encoder(numeric, levels=levels).fit(mixed)
     for rng in (None, np.random.default_rng(0)):
         encoded = encoder.encode(encoder.raw(mixed.frame), rng)
@@ -200,7 +184,7 @@ def test_cells_come_back_exactly(numeric: str, levels: int, mixed: Table) -> Non
 
 
 @forms
-def test_the_wire_form_is_the_encoder(numeric: str, gappy: Table) -> None:
+def test_the_wire_form_is_the_encoder(numeric, gappy):
     encoder = Encoder(numeric, levels=5).fit(gappy)
     again = Encoder.from_dict(wire.decode(wire.encode(encoder.to_dict())))
     assert again.schema == encoder.schema
@@ -214,7 +198,7 @@ def test_the_wire_form_is_the_encoder(numeric: str, gappy: Table) -> None:
 
 
 @forms
-def test_any_coordinates_decode_into_range_and_categories(numeric: str, mixed: Table) -> None:
+def test_any_coordinates_decode_into_range_and_categories(numeric, mixed):
     encoder = Encoder(numeric).fit(mixed)
     noise = 10 * np.random.default_rng(0).normal(size=(200, encoder.width)).astype(np.float32)
     made = encoder.restore(encoder.decode(noise))
@@ -225,7 +209,7 @@ def test_any_coordinates_decode_into_range_and_categories(numeric: str, mixed: T
             assert set(made[name]) <= set(mixed.frame[name])
 
 
-def test_missing_cells_are_neutral_and_marked(gappy: Table) -> None:
+def test_missing_cells_are_neutral_and_marked(gappy):
     encoder = Encoder("minmax").fit(gappy)
     encoded = encoder.encode(encoder.raw(gappy.frame))
     expected = gappy.frame[encoder.columns].notna().to_numpy()
@@ -237,7 +221,7 @@ def test_missing_cells_are_neutral_and_marked(gappy: Table) -> None:
         assert np.array_equal(np.isnan(numbers), gappy.frame[name].isna().to_numpy())
 
 
-def test_columns_with_nothing_to_learn_take_no_room(quiet_table: Quiet) -> None:
+def test_columns_with_nothing_to_learn_take_no_room(quiet_table):
     table = quiet_table(
         range(12),
         {
@@ -257,7 +241,7 @@ def test_columns_with_nothing_to_learn_take_no_room(quiet_table: Quiet) -> None:
     assert made["unused"].dtype == table.frame["unused"].dtype
 
 
-def test_declared_categories_that_never_occur_are_not_made() -> None:
+def test_declared_categories_that_never_occur_are_not_made():
     values = pd.Categorical(["a", "c"] * 10, categories=["a", "b", "c"])
     encoder = Encoder().fit(Table(range(20), {"x": values}))
     assert encoder.categories("x") == ["a", "c"]
@@ -267,7 +251,7 @@ def test_declared_categories_that_never_occur_are_not_made() -> None:
     assert np.isnan(encoder.raw(pd.DataFrame({"x": ["b"]}))["x"]).all()
 
 
-def test_unseen_categories(mixed: Table) -> None:
+def test_unseen_categories(mixed):
     encoder = Encoder().fit(mixed)
     frame = pd.DataFrame({"city": ["Rome", "Paris"]})
     assert np.isnan(encoder.raw(frame)["city"]).tolist() == [False, True]
@@ -277,7 +261,7 @@ def test_unseen_categories(mixed: Table) -> None:
         encoder.raw(pd.DataFrame({"age": ["old"]}))
 
 
-def test_average_is_mean_or_majority(mixed: Table) -> None:
+def test_average_is_mean_or_majority(mixed):
     encoder = Encoder().fit(mixed)
     averaged = encoder.average(
         {
@@ -289,7 +273,7 @@ def test_average_is_mean_or_majority(mixed: Table) -> None:
     assert averaged["city"].tolist() == [1.0, 2.0]
 
 
-def test_decimals_are_learnt() -> None:
+def test_decimals_are_learnt():
     rng = np.random.default_rng(0)
     table = Table(range(300), {"cents": np.round(rng.normal(size=300), 2), "full": rng.random(300)})
     encoder = Encoder("quantile").fit(table)
@@ -298,7 +282,7 @@ def test_decimals_are_learnt() -> None:
     assert not np.array_equal(made["full"], np.round(made["full"], 6))
 
 
-def test_bad_options_and_blocks() -> None:
+def test_bad_options_and_blocks():
     with pytest.raises(ConfigError, match="numeric must be one of"):
         Encoder("modes")
     table = Table([1, 2], blocks={"photo": np.zeros((2, 1, 2, 2), np.uint8)})
@@ -310,12 +294,12 @@ def test_bad_options_and_blocks() -> None:
 
 
 @pytest.fixture
-def encoder(mixed: Table) -> Encoder:
+def encoder(mixed):
     return Encoder("mode").fit(mixed)
 
 
 @pytest.fixture
-def heads(encoder: Encoder) -> Heads:
+def heads(encoder):
     return Heads(encoder, torch.device("cpu"))
 
 
@@ -323,7 +307,7 @@ def spans_of(encoder: Encoder, activation: str) -> list[slice]:
     return [slice(s.start, s.stop) for s in encoder.spans if s.activation == activation]
 
 
-def test_log_softmax_equals_torch_span_by_span(encoder: Encoder, heads: Heads) -> None:
+def test_log_softmax_equals_torch_span_by_span(encoder, heads):
     logits = 100 * torch.randn(40, encoder.width, dtype=torch.float64)
     logits.requires_grad_()
     ours = heads.log_softmax(logits)
@@ -341,7 +325,7 @@ def test_log_softmax_equals_torch_span_by_span(encoder: Encoder, heads: Heads) -
     assert torch.allclose(gradient, expected)
 
 
-def test_activate(encoder: Encoder, heads: Heads) -> None:
+def test_activate(encoder, heads):
     logits = torch.randn(30, encoder.width)
     row = heads.activate(logits)
     for part in spans_of(encoder, "softmax"):
@@ -352,7 +336,7 @@ def test_activate(encoder: Encoder, heads: Heads) -> None:
     assert Heads(sigmoid, torch.device("cpu")).activate(torch.zeros(1, 1)).item() == 0.5
 
 
-def test_categories_are_drawn_by_probability(encoder: Encoder, heads: Heads) -> None:
+def test_categories_are_drawn_by_probability(encoder, heads):
     logits = torch.randn(1, encoder.width).expand(8000, -1)
     stream = torch.Generator().manual_seed(0)
     relaxed = heads.activate(logits, gumbel=0.2, generator=stream)
@@ -367,7 +351,7 @@ def test_categories_are_drawn_by_probability(encoder: Encoder, heads: Heads) -> 
     assert (drawn[:, heads.scalar] == 0).all()
 
 
-def test_cross_entropy_equals_torch(encoder: Encoder, heads: Heads, mixed: Table) -> None:
+def test_cross_entropy_equals_torch(encoder, heads, mixed):
     target = torch.from_numpy(encoder.encode(encoder.raw(mixed.frame)).values)
     logits = torch.randn(target.shape)
     expected = sum(

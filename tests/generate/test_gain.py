@@ -1,7 +1,5 @@
 """GAIN and VGAIN: their parts against plain references."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -66,7 +64,7 @@ def related(rows: int, seed: int = 0) -> pd.DataFrame:
 # --- parts ---------------------------------------------------------------------------------
 
 
-def test_losses_are_squares_and_cross_entropies(mixed: Table) -> None:
+def test_losses_are_squares_and_cross_entropies(mixed):
     net, _, rows, encoder = built(mixed.frame)
     torch.manual_seed(0)
     guess = Guess(torch.randn(rows.values.shape), torch.randn(120, len(net.scalars), 8))
@@ -83,7 +81,7 @@ def test_losses_are_squares_and_cross_entropies(mixed: Table) -> None:
 
 
 @given(st.integers(0, 2**31), st.sampled_from(["normal", "few", "spike", "two"]))
-def test_shares_lead_back_to_the_values(seed: int, kind: str) -> None:
+def test_shares_lead_back_to_the_values(seed, kind):
     rng = np.random.default_rng(seed)
     values = {
         "normal": rng.normal(size=400),
@@ -107,7 +105,7 @@ def test_shares_lead_back_to_the_values(seed: int, kind: str) -> None:
 
 
 @given(st.integers(0, 2**31), st.floats(0, 1), st.integers(1, 9))
-def test_hidden_cells_were_observed_and_get_one_turn(seed: int, blank: float, rounds: int) -> None:
+def test_hidden_cells_were_observed_and_get_one_turn(seed, blank, rounds):
     observed = torch.rand(50, 6, generator=stream(seed)) < 0.7
     shown = hide(observed, blank, stream(seed))
     assert not (shown & ~observed).any()
@@ -124,7 +122,7 @@ def test_hidden_cells_were_observed_and_get_one_turn(seed: int, blank: float, ro
             assert counts.max() - counts.min() <= 1
 
 
-def test_a_step_trains_generator_and_discriminator_alone(mixed: Table) -> None:
+def test_a_step_trains_generator_and_discriminator_alone(mixed):
     net, critic, rows, _ = built(mixed.frame)
     before = [parameter.clone() for parameter in [*net.parameters(), *critic.parameters()]]
     Duel(net, critic, Game(), stream()).step(rows)
@@ -133,7 +131,7 @@ def test_a_step_trains_generator_and_discriminator_alone(mixed: Table) -> None:
     assert all(parameter.requires_grad for parameter in after)
 
 
-def test_the_discriminator_is_fooled_by_nothing_that_it_is_told() -> None:
+def test_the_discriminator_is_fooled_by_nothing_that_it_is_told():
     # With a hint of 1 every origin is told: its loss must go towards nothing.
     net, critic, rows, _ = built(related(200))
     duel = Duel(net, critic, Game(hint=1.0, lr=1e-2), stream())
@@ -144,7 +142,7 @@ def test_the_discriminator_is_fooled_by_nothing_that_it_is_told() -> None:
     assert float(((logits > 0) == shown).float().mean()) > 0.97
 
 
-def test_known_cells_pass_through_and_unknown_do_not_matter(mixed: Table) -> None:
+def test_known_cells_pass_through_and_unknown_do_not_matter(mixed):
     net, _, rows, _ = built(mixed.frame)
     known = hide(rows.known, 0.0, stream(3))
     spread = known[:, net.owner]
@@ -161,7 +159,7 @@ def test_known_cells_pass_through_and_unknown_do_not_matter(mixed: Table) -> Non
         torch.testing.assert_close(drawn[:, start:stop].sum(1), torch.ones(120))
 
 
-def test_a_column_whose_few_cells_are_all_held_out() -> None:
+def test_a_column_whose_few_cells_are_all_held_out():
     model = GAIN(hidden=16, steps=5, device="cpu")
     _, scored = held_out(300, 0.1, model._numpy_rng("held out"))
     rng, rare = np.random.default_rng(0), np.full(300, np.nan)
@@ -176,13 +174,13 @@ def test_a_column_whose_few_cells_are_all_held_out() -> None:
 
 
 @pytest.fixture
-def imputer(mixed: Table) -> VariationalImputer:
+def imputer(mixed):
     heads = Heads(Encoder(numeric="minmax").fit(mixed), torch.device("cpu"))
     torch.manual_seed(0)
     return VariationalImputer(heads, latent=5, beta=2.0, hidden=16, blocks=1, dropout=0.0, bins=8)
 
 
-def test_divergence_is_torchs() -> None:
+def test_divergence_is_torchs():
     torch.manual_seed(1)
     means, logs = torch.randn(2, 7, 4), torch.randn(2, 7, 4) * 0.5
     first, second = (Independent(Normal(m, s.exp()), 1) for m, s in zip(means, logs, strict=True))
@@ -190,7 +188,7 @@ def test_divergence_is_torchs() -> None:
     torch.testing.assert_close(ours, kl_divergence(first, second))
 
 
-def test_the_code_may_know_hidden_cells_in_training_only(imputer: VariationalImputer) -> None:
+def test_the_code_may_know_hidden_cells_in_training_only(imputer):
     heads = imputer.heads
     values = torch.randn(6, len(heads.span))
     shown = torch.zeros(6, heads.n_spans)
@@ -206,7 +204,7 @@ def test_the_code_may_know_hidden_cells_in_training_only(imputer: VariationalImp
     assert cost.item() == 0
 
 
-def test_a_code_that_says_no_more_than_is_shown_is_free(imputer: VariationalImputer) -> None:
+def test_a_code_that_says_no_more_than_is_shown_is_free(imputer):
     imputer.posterior.load_state_dict(imputer.prior.state_dict())
     heads = imputer.heads
     values, seen = torch.randn(6, len(heads.span)), torch.ones(6, heads.n_spans)
@@ -221,7 +219,7 @@ def test_a_code_that_says_no_more_than_is_shown_is_free(imputer: VariationalImpu
 
 
 @pytest.mark.slow
-def test_breast_cancer_with_a_fifth_missing() -> None:
+def test_breast_cancer_with_a_fifth_missing():
     from sklearn.datasets import load_breast_cancer
     from sklearn.impute import KNNImputer
     from sklearn.preprocessing import StandardScaler

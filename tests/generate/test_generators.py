@@ -1,10 +1,6 @@
 """The one suite that every generator passes."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,19 +12,16 @@ from torch import nn
 
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted
-from fedmend.generate import Generator, adversarial, gain, generators, load, make, tabddpm, vae
+from fedmend.generate import adversarial, gain, generators, load, make, tabddpm, vae
 from fedmend.generate.training import History, train
 
-Build = Callable[..., Generator]
-Frame = Callable[..., pd.DataFrame]
-Quiet = Callable[..., Table]
 each = pytest.mark.parametrize("name", generators())
 # one of each make, for tables of which only a make's own code can make nonsense
 makes = pytest.mark.parametrize("name", ["ctgan", "ctabgan", "vae", "tabddpm", "vgain"])
 
 
 @pytest.fixture(scope="module", params=generators())
-def fitted(request: pytest.FixtureRequest, small: Build, mixed: Table) -> Generator:
+def fitted(request, small, mixed):
     """Every generator once, fitted on the mixed table."""
     told: list[tuple[str, int, int]] = []
     made = small(request.param).fit(mixed, progress=lambda *step: told.append(step))
@@ -36,9 +29,7 @@ def fitted(request: pytest.FixtureRequest, small: Build, mixed: Table) -> Genera
     return made
 
 
-def test_sample_has_the_tables_schema_types_ranges_and_categories(
-    fitted: Generator, mixed: Table
-) -> None:
+def test_sample_has_the_tables_schema_types_ranges_and_categories(fitted, mixed):
     made = fitted.sample(70, seed=1)
     assert made.n_rows == 70
     assert made.schema == mixed.schema
@@ -57,22 +48,24 @@ def test_sample_has_the_tables_schema_types_ranges_and_categories(
     assert np.allclose(cents, np.round(cents), atol=1e-6)
 
 
-def test_the_same_seed_gives_the_same_rows(fitted: Generator, small: Build, mixed: Table) -> None:
-    again = small(fitted.name).fit(mixed)
-    assert again.sample(20, seed=3).equals(fitted.sample(20, seed=3))
-    assert not fitted.sample(20, seed=3).equals(fitted.sample(20, seed=4))
+@each
+def test_the_same_seed_gives_the_same_rows(name, small, gappy):
+    """Learnt from sixty rows with gaps, which are filled again."""
+    one, again = (small(name).fit(gappy) for _ in range(2))
+    rows = one.sample(20, seed=3)
+    assert not rows.frame.isna().to_numpy().any()
+    assert not one.impute(gappy).frame.isna().to_numpy().any()
+    assert again.sample(20, seed=3).equals(rows)
+    assert not one.sample(20, seed=4).equals(rows)
     # without a seed every call goes on, and the sequence of calls repeats
-    fitted.draws_ = again.draws_
-    one, two = fitted.sample(20), fitted.sample(20)
-    assert not one.equals(two)
-    assert again.sample(20).equals(one)
-    other = small(fitted.name, seed=1).fit(mixed)
-    assert not other.sample(20, seed=3).equals(fitted.sample(20, seed=3))
+    one.draws_ = again.draws_
+    first, second = one.sample(20), one.sample(20)
+    assert not first.equals(second)
+    assert again.sample(20).equals(first)
+    assert not small(name, seed=1).fit(gappy).sample(20, seed=3).equals(rows)
 
 
-def test_a_loaded_generator_makes_the_same_rows(
-    fitted: Generator, gappy: Table, tmp_path: Path
-) -> None:
+def test_a_loaded_generator_makes_the_same_rows(fitted, gappy, tmp_path):
     loaded = load(fitted.save(tmp_path / "generator.fmw"))
     assert type(loaded) is type(fitted)
     assert loaded.get_params() == fitted.get_params()
@@ -81,9 +74,7 @@ def test_a_loaded_generator_makes_the_same_rows(
     assert [path.name for path in tmp_path.iterdir()] == ["generator.fmw"]
 
 
-def test_impute_fills_every_gap_and_leaves_the_rest_bit_for_bit(
-    fitted: Generator, mixed: Table, gappy: Table
-) -> None:
+def test_impute_fills_every_gap_and_leaves_the_rest_bit_for_bit(fitted, mixed, gappy):
     filled = fitted.impute(gappy)
     assert not filled.frame.isna().to_numpy().any()
     assert np.array_equal(filled.ids, gappy.ids)
@@ -100,9 +91,7 @@ def test_impute_fills_every_gap_and_leaves_the_rest_bit_for_bit(
             assert after[~there].between(real.min(), real.max()).all(), column
 
 
-def test_given_columns_come_back_exactly(
-    fitted: Generator, mixed: Table, mixed_frame: Frame
-) -> None:
+def test_given_columns_come_back_exactly(fitted, mixed, mixed_frame):
     known = Table(np.arange(900, 940), mixed_frame(40, seed=5)[["city", "income", "member"]])
     made = fitted.sample(given=known, seed=0)
     assert np.array_equal(made.ids, known.ids)
@@ -116,17 +105,8 @@ def test_given_columns_come_back_exactly(
     assert single.frame["age"].dtype == mixed.frame["age"].dtype
 
 
-@each
-def test_it_learns_from_sixty_rows_with_gaps(name: str, small: Build, gappy: Table) -> None:
-    generator = small(name).fit(gappy)
-    assert not generator.sample(30, seed=0).frame.isna().to_numpy().any()
-    assert not generator.impute(gappy).frame.isna().to_numpy().any()
-
-
 @makes
-def test_columns_with_nothing_to_learn(
-    name: str, small: Build, mixed_frame: Frame, quiet_table: Quiet, tmp_path: Path
-) -> None:
+def test_columns_with_nothing_to_learn(name, small, mixed_frame, quiet_table, tmp_path):
     frame = mixed_frame(60)[["income", "city"]].assign(
         constant=3.25, only=pd.Series(["x"] * 60, dtype=object), nothing=np.nan
     )
@@ -149,39 +129,32 @@ def test_columns_with_nothing_to_learn(
 
 
 @makes
-def test_hundreds_of_categories(name: str, small: Build) -> None:
+def test_hundreds_of_categories(name, small):
     rng = np.random.default_rng(0)
-    codes = np.concatenate([np.arange(400), rng.integers(0, 400, 100)])
-    table = Table(
-        np.arange(500),
-        {"shop": [f"s{code:04}" for code in codes], "sum": np.round(codes / 10.0, 1)},
-    )
+    codes = np.concatenate([np.arange(150), rng.integers(0, 150, 50)])
+    shops = {"shop": [f"s{code:04}" for code in codes], "sum": np.round(codes / 10.0, 1)}
+    table = Table(np.arange(200), shops)
     made = small(name, batch_size=200).fit(table).sample(30, seed=0)
     assert set(made.frame["shop"]) <= set(table.frame["shop"])
 
 
 @makes
 @pytest.mark.parametrize("column", ["income", "city"])
-def test_a_single_column(
-    name: str, column: str, small: Build, mixed_frame: Frame, quiet_table: Quiet
-) -> None:
+def test_a_single_column(name, column, small, mixed_frame, quiet_table):
     table = Table(np.arange(60), mixed_frame(60)[[column]])
     generator = small(name).fit(table)
     made = generator.sample(12, seed=0)
     assert made.names == [column]
     assert made.n_rows == 12
-    holes = quiet_table(
-        [1, 2],
-        {column: pd.Series([None, table.frame[column].iloc[0]], dtype=object)},
-        schema=table.schema,
-    )
+    cells = pd.Series([None, table.frame[column].iloc[0]], dtype=object)
+    holes = quiet_table([1, 2], {column: cells}, schema=table.schema)
     assert not generator.impute(holes).frame[column].isna().any()
 
 
-@makes
-def test_training_stops_once_held_out_rows_are_met_no_better(
-    name: str, small: Build, mixed_frame: Frame
-) -> None:
+@pytest.mark.parametrize(
+    "name", ["ctgan", "vae", "tabddpm", pytest.param("vgain", marks=pytest.mark.slow)]
+)
+def test_training_stops_once_held_out_rows_are_met_no_better(name, small, mixed_frame):
     table = Table(np.arange(240), mixed_frame(240)[["age", "city", "default"]], label="default")
     generator = small(name, lr=1e-30, patience=1)  # steps so small that nothing changes
     narrow = {"hidden": 8} if isinstance(generator.get_params().get("hidden"), int) else {}
@@ -193,9 +166,7 @@ def test_training_stops_once_held_out_rows_are_met_no_better(
 
 
 @makes
-def test_what_is_sampled_from_is_what_scored_best(
-    name: str, small: Build, mixed_frame: Frame, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_sampled_from_is_what_scored_best(name, small, mixed_frame, monkeypatch):
     kept: list[dict[str, torch.Tensor]] = []
 
     def spy(*args: Any, modules: list[nn.Module], **options: Any) -> History:
@@ -216,7 +187,7 @@ def test_what_is_sampled_from_is_what_scored_best(
 
 
 @makes
-def test_bad_input_is_named(name: str, small: Build, mixed: Table, quiet_table: Quiet) -> None:
+def test_bad_input_is_named(name, small, mixed, quiet_table):
     from sklearn.base import clone
 
     again = clone(small(name, seed=7))
@@ -252,7 +223,7 @@ for _name in ("gain", "vgain", "vfgain"):
 
 
 @each
-def test_the_published_form_is_a_preset(name: str, mixed: Table) -> None:
+def test_the_published_form_is_a_preset(name, mixed):
     kind = type(make(name))
     published = kind.paper(device="cpu")
     assert {key: published.get_params()[key] for key in PUBLISHED[name]} == PUBLISHED[name]
@@ -265,7 +236,7 @@ def test_the_published_form_is_a_preset(name: str, mixed: Table) -> None:
 
 @pytest.mark.slow
 @each
-def test_a_known_mixture_is_recovered(name: str) -> None:
+def test_a_known_mixture_is_recovered(name):
     rng = np.random.default_rng(0)
     group = rng.choice(3, 2000, p=[0.5, 0.3, 0.2])
     table = Table(

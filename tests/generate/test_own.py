@@ -1,8 +1,5 @@
 """A generator of one's own, as docs/generators.md has it: by itself, saved, and in FedPSG-PUM."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,7 +41,7 @@ class Resampler(Generator):
         self.rows_ = values["rows"]
 
 
-def test_it_is_known_by_its_name(tmp_path: Path) -> None:
+def test_it_is_known_by_its_name(tmp_path):
     rng = np.random.default_rng(0)
     frame = {"age": rng.integers(20, 60, 80), "city": rng.choice(["Rome", "Oslo"], 80)}
     made = make("resampler", seed=3).fit(Table(np.arange(80), frame))
@@ -58,7 +55,7 @@ def test_it_is_known_by_its_name(tmp_path: Path) -> None:
         make("resamplers")
 
 
-def test_it_fills_weak_columns_in_fedpsg_pum() -> None:
+def test_it_fills_weak_columns_in_fedpsg_pum():
     rng = np.random.default_rng(1)
     known = np.arange(60)
     x = rng.normal(size=120)
@@ -66,13 +63,10 @@ def test_it_fills_weak_columns_in_fedpsg_pum() -> None:
     telco = Table(known, {"plan": rng.choice(["a", "b", "c"], 60), "calls": x[:60] + 0.1})
     fed = fm.Federation(fm.Party("bank", bank), fm.Party("telco", telco))
     fm.align(fed)
-    mended = fm.FedPSGPUM(
-        source="bank",
-        generator="resampler",
-        generator_params={"seed": 4},
-        correlation_mode="dealer",
-        min_skill=None,  # columns that nothing explains are generated all the same
-    ).fit(fed)
+    quick = {"model": "linear", "rounds": 1, "correlation_mode": "dealer"}
+    quick["min_skill"] = None  # columns that nothing explains are generated all the same
+    own = {"generator": "resampler", "generator_params": {"seed": 4}}
+    mended = fm.FedPSGPUM(source="bank", **own, **quick).fit(fed)
     engine: Any = mended.federation.engine
     found = engine.sites["telco"].tables[mended.federation.scope]
     assert found.n_rows == 120 and set(found.frame["plan"]) <= {"a", "b", "c"}

@@ -1,7 +1,5 @@
 """Noise and its way back, against what the formulas say."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -14,13 +12,13 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def encoder() -> Encoder:
+def encoder():
     group = np.arange(300) % 3
     table = Table(np.arange(300), {"x": group + np.linspace(0, 1, 300), "group": list("abc") * 100})
     return Encoder("quantile").fit(table)
 
 
-def test_noise_keeps_what_the_signal_says(encoder: Encoder) -> None:
+def test_noise_keeps_what_the_signal_says(encoder):
     heads = Heads(encoder, CPU)
     rows = torch.zeros(20_000, encoder.width)
     rows[:, heads.scalar] = torch.linspace(-2, 2, len(rows))[:, None]
@@ -33,7 +31,7 @@ def test_noise_keeps_what_the_signal_says(encoder: Encoder) -> None:
     assert abs(float(kept) - (0.36 + 0.64 / 3)) < 0.015
 
 
-def test_a_perfect_network_steps_back_to_the_right_distribution(encoder: Encoder) -> None:
+def test_a_perfect_network_steps_back_to_the_right_distribution(encoder):
     # With the true noise and category told, one step from time .8 to .5 must give q(x_.5 | x_0).
     rows, heads = 20_000, Heads(encoder, CPU)
     clean = torch.zeros(rows, encoder.width)
@@ -50,7 +48,7 @@ def test_a_perfect_network_steps_back_to_the_right_distribution(encoder: Encoder
 
 
 @pytest.fixture(scope="module")
-def table() -> Table:
+def table():
     rng = np.random.default_rng(0)
     group = rng.choice(3, 800, p=[0.5, 0.3, 0.2])
     return Table(
@@ -62,7 +60,7 @@ def table() -> Table:
     )
 
 
-def test_known_columns_are_noised_anew_at_every_step_of_inpainting(table: Table) -> None:
+def test_known_columns_are_noised_anew_at_every_step_of_inpainting(table):
     few = {"steps": 1, "batch_size": 32, "hidden": (8, 8), "sampling_steps": 6, "device": "cpu"}
     model = TabDDPM(**few, condition=0.0, spikes=0.0, levels=0).fit(table)
     (number,) = model.encoder_.of("x")
@@ -83,7 +81,7 @@ def test_known_columns_are_noised_anew_at_every_step_of_inpainting(table: Table)
     assert np.abs(between - np.eye(6)).max() < 0.15
 
 
-def test_on_a_spike_the_score_is_not_asked_for_and_beside_it_it_is() -> None:
+def test_on_a_spike_the_score_is_not_asked_for_and_beside_it_it_is():
     rng = np.random.default_rng(0)
     amounts = np.where(rng.random(400) < 0.5, 0.0, rng.normal(5, 1, 400))
     table = Table(np.arange(400), {"amount": amounts, "other": rng.normal(size=400)})

@@ -1,10 +1,8 @@
 """Protocols are tested on columns short enough to be reckoned by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _toys(toy_tables: None) -> None:
+def _toys(toy_tables):
     """Tables here have a handful of rows."""

@@ -1,7 +1,5 @@
 """What the tests of protocols share: small federations, ears at the coordinator, uniformity."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import sys
 import unicodedata
 import warnings
@@ -11,13 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedmend.data.table import Table
-from fedmend.errors import (
-    AlignmentError,
-    ConfigError,
-    DataError,
-    PrivacyWarning,
-    Refused,
-)
+from fedmend.errors import AlignmentError, ConfigError, DataError, PrivacyWarning, Refused
 from fedmend.federation import AlignmentCounts, Federation, Party, Policy
 from fedmend.secure import psi
 from fedmend.secure.align import align
@@ -52,7 +44,7 @@ def quiet(fed: Federation, **options) -> AlignmentCounts:
 
 
 @given(st.data(), st.integers(2, 4))
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 def test_the_result_is_the_intersection_of_all_sets(data, parties):
     pool = data.draw(st.lists(words, min_size=2, max_size=25, unique=True))
     some = st.lists(st.sampled_from(pool), min_size=1, unique=True)
@@ -158,16 +150,16 @@ def test_other_tables_and_smaller_federations_have_alignments_of_their_own():
 
 @pytest.mark.parametrize("parties", [2, 3])
 def test_the_order_is_unrelated_to_ids_and_files_and_new_in_every_run(parties):
-    ids = people(0, 400)
+    ids = people(0, 250)
     orders = []
     for _ in range(2):
         fed = federation(*([ids] * parties))
         align(fed, order="secret")
         orders.append(fed.engine.site("bank").alignments["train"].aligned)
-        # |rho| of a random permutation of 400 has a standard error of .05
-        assert abs(stats.spearmanr(np.arange(400), orders[-1])[0]) < 0.25
+        # |rho| of a random permutation of 250 has a standard error of .063
+        assert abs(stats.spearmanr(np.arange(250), orders[-1])[0]) < 0.33
     assert not np.array_equal(orders[0], orders[1])
-    assert abs(stats.spearmanr(orders[0], orders[1])[0]) < 0.25
+    assert abs(stats.spearmanr(orders[0], orders[1])[0]) < 0.33
 
 
 @pytest.mark.parametrize("parties", [2, 3])
@@ -284,14 +276,20 @@ def test_a_policy_without_hashed_ids_stops_it_before_anything_leaves():
     ]
 
 
-def test_wrong_options_are_named():
-    fed = federation(people(0, 30), people(0, 30))
-    with pytest.raises(ConfigError, match="did you mean 'ecdh'"):
-        align(fed, mode="edch")
-    with pytest.raises(ConfigError, match="there is no order 'x'"):
-        align(fed, order="x")
-    with pytest.raises(ConfigError, match="normalise='lower'"):
-        align(fed, normalise="lower")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mode": "edch"}, "did you mean 'ecdh'"),
+        ({"order": "x"}, "there is no order 'x'"),
+        ({"normalise": "lower"}, "normalise='lower'"),
+    ],
+)
+def test_wrong_options_are_named(options, said):
+    with pytest.raises(ConfigError, match=said):
+        align(federation(people(0, 30), people(0, 30)), **options)
+
+
+def test_one_party_or_an_empty_table_is_named():
     with pytest.raises(AlignmentError, match="only 'bank' is here"):
         align(federation(people(0, 30)))
     for more in ([], [people(0, 30)]):
@@ -303,17 +301,17 @@ def test_wrong_options_are_named():
 
 
 def test_same_order_keeps_the_order_of_the_tables():
-    ids = people(0, 300)[::-1]
+    ids = people(0, 60)[::-1]
     fed = federation(ids, ids, ids)
     counts = align(fed, mode="same-order")
-    assert counts == AlignmentCounts(300, {"bank": 0, "telco": 0, "shop": 0})
+    assert counts == AlignmentCounts(60, {"bank": 0, "telco": 0, "shop": 0})
     for name in fed.names:
         alignment = fed.engine.site(name).alignments["train"]
-        assert np.array_equal(alignment.aligned, np.arange(300)) and not len(alignment.unaligned)
-    numbers = Table(np.arange(300), {"x": range(300)})
-    assert align(federation(numbers, numbers), mode="same-order").aligned == 300
-    text = table([str(number) for number in range(300)])
-    assert align(federation(numbers, text), mode="same-order", normalise="text").aligned == 300
+        assert np.array_equal(alignment.aligned, np.arange(60)) and not len(alignment.unaligned)
+    numbers = Table(np.arange(60), {"x": range(60)})
+    assert align(federation(numbers, numbers), mode="same-order").aligned == 60
+    text = table([str(number) for number in range(60)])
+    assert align(federation(numbers, text), mode="same-order", normalise="text").aligned == 60
 
 
 def test_same_order_of_a_crowd_needs_keys_with_the_first_party_only():

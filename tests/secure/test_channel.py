@@ -1,9 +1,8 @@
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os
 from collections.abc import Iterable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -78,6 +77,10 @@ def altered(sealed: Sealed, **parts) -> Sealed:
 # ---------------------------------------------------------------------------- it works
 
 
+talking = cache(pair)
+"""Two that go on talking from one example to the next."""
+
+
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text() | st.binary(),
@@ -86,7 +89,7 @@ def altered(sealed: Sealed, **parts) -> Sealed:
     )
 )
 def test_every_wire_value_survives_the_message(value):
-    bank, telco = pair()
+    bank, telco = talking()
     for _ in range(2):
         assert telco.open(bank.seal(value, to="telco", kind="masked"), sender="bank") == value
         assert bank.open(telco.seal(value, to="bank", kind="masked"), sender="telco") == value

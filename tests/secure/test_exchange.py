@@ -1,7 +1,5 @@
 """Embeddings and gradients encrypted: the values come out as they went in, and nothing else."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedmend.data.table import Table
 from fedmend.errors import CryptoError
-from fedmend.federation import Federation, Party, Sealed, WorkerGroup, exposed, wire
+from fedmend.federation import Federation, Party, Sealed, exposed, wire
 from fedmend.secure.channel import ExchangeWorker, is_sealed, seal_exchange
 from fedmend.secure.keys import Identity
 
@@ -49,9 +47,7 @@ class UpperWorker(ExchangeWorker):
         return self.embeddings
 
 
-def groups(
-    *names: str, sealed: bool = True, by_party: bool = True
-) -> tuple[WorkerGroup, WorkerGroup]:
+def groups(*names, sealed=True, by_party=True):
     parties = [Party(name, Table([1, 2], {"x": [0.5, 1.5]})) for name in ("bank", *names)]
     fed = Federation(*parties, strict=True)
     lower, upper = (
@@ -79,7 +75,7 @@ arrays = st.builds(
 
 @given(values=st.fixed_dictionaries({"shop": arrays, "telco": arrays}))
 @settings(max_examples=10)
-def test_what_comes_out_is_what_went_in_to_the_bit(values: dict[str, np.ndarray]) -> None:
+def test_what_comes_out_is_what_went_in_to_the_bit(values):
     lower, upper = groups("shop", "telco")
     messages = {party: lower[party].step(values[party]) for party in lower}
     assert {type(each) for each in messages.values()} == {Sealed}
@@ -95,7 +91,7 @@ def test_what_comes_out_is_what_went_in_to_the_bit(values: dict[str, np.ndarray]
         assert bits(lower[party].kept()) == bits(-values[party])
 
 
-def test_tensors_of_all_dtypes_come_out_as_they_went_in() -> None:
+def test_tensors_of_all_dtypes_come_out_as_they_went_in():
     lower, upper = groups("telco")
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         value = torch.randn(4, 2).to(dtype)
@@ -103,14 +99,14 @@ def test_tensors_of_all_dtypes_come_out_as_they_went_in() -> None:
         assert torch.equal(upper["bank"].kept()["telco"], value)
 
 
-def test_a_pair_needs_no_dict() -> None:
+def test_a_pair_needs_no_dict():
     lower, upper = groups("telco", by_party=False)
     answer = upper["bank"].one(lower["telco"].step(np.ones(3)))
     lower["telco"].step(np.zeros(1), answer)
     assert lower["telco"].kept().tolist() == [-1.0, -1.0, -1.0]
 
 
-def test_other_arguments_none_and_other_kinds_stay_open() -> None:
+def test_other_arguments_none_and_other_kinds_stay_open():
     lower, upper = groups("telco")
     assert upper["bank"].step(None, note="nothing to learn from") is None
     assert upper["bank"].kept() is None
@@ -118,7 +114,7 @@ def test_other_arguments_none_and_other_kinds_stay_open() -> None:
     assert lower["telco"].kept() is None
 
 
-def test_open_exchanges_make_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_exchanges_make_no_keys(monkeypatch):
     """A machine without cryptography must be able to train in one process."""
 
     def none(self: Identity, *given: Any) -> None:
@@ -134,7 +130,7 @@ def test_open_exchanges_make_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 # ------------------------------------------------------------------ whoever carries the messages
 
 
-def test_an_open_value_or_a_message_of_another_sender_or_kind_is_refused() -> None:
+def test_an_open_value_or_a_message_of_another_sender_or_kind_is_refused():
     lower, upper = groups("shop", "telco")
     with pytest.raises(
         CryptoError, match=r"expected an encrypted message from 'telco' and got a ndarray"
@@ -153,7 +149,7 @@ def test_an_open_value_or_a_message_of_another_sender_or_kind_is_refused() -> No
         upper["bank"].one(gradient)
 
 
-def test_messages_are_taken_once_and_in_turn() -> None:
+def test_messages_are_taken_once_and_in_turn():
     lower, upper = groups("telco")
     first, second = (lower["telco"].step(np.full(1, each)) for each in (1.0, 2.0))
     with unread("out of turn"):
@@ -165,7 +161,7 @@ def test_messages_are_taken_once_and_in_turn() -> None:
     assert upper["bank"].kept()["telco"].tolist() == [2.0]
 
 
-def test_a_method_that_fails_has_taken_its_message() -> None:
+def test_a_method_that_fails_has_taken_its_message():
     """So that the next exchange is not out of turn."""
     lower, upper = groups("telco", by_party=False)
     with pytest.raises(Exception, match="bad operand"):
@@ -173,7 +169,7 @@ def test_a_method_that_fails_has_taken_its_message() -> None:
     assert upper["bank"].one(lower["telco"].step(np.ones(1))) is not None
 
 
-def test_sealed_where_parties_are_apart_and_as_asked_for() -> None:
+def test_sealed_where_parties_are_apart_and_as_asked_for():
     fed = Federation(Party("bank", Table([1], {"x": [0.5]})))
     assert [is_sealed(fed, each) for each in (None, False, True)] == [False, False, True]
     fed.engine.apart = True

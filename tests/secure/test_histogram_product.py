@@ -1,7 +1,5 @@
 """Sums over zeros and ones by masks: exact, and nothing but uniform numbers at the helper."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +37,7 @@ def residue(numbers: np.ndarray) -> np.ndarray:
     return np.array([[(int(x) + TOP) % 2**23 - TOP for x in row] for row in numbers])
 
 
-def test_products_in_the_ring_are_exact() -> None:
+def test_products_in_the_ring_are_exact():
     rng = np.random.default_rng(0)
     fixed = rng.integers(-TOP, TOP, (1500, 7))
     changing = rng.integers(-TOP, TOP, (5, 1500))
@@ -53,7 +51,7 @@ def test_products_in_the_ring_are_exact() -> None:
 
 
 @given(st.lists(st.integers(-TOP, TOP - 1), min_size=1, max_size=20))
-def test_three_bytes_hold_every_residue(numbers: list[int]) -> None:
+def test_three_bytes_hold_every_residue(numbers):
     values = np.array(numbers).reshape(1, -1)
     octets = packed(values)
     assert octets.shape == (3, 1, len(numbers))
@@ -70,7 +68,7 @@ def test_three_bytes_hold_every_residue(numbers: list[int]) -> None:
     seed=st.integers(0, 2**32 - 1),
     sampled=st.booleans(),
 )
-def test_b_learns_the_sums(rows: int, bins: int, count: int, seed: int, sampled: bool) -> None:
+def test_b_learns_the_sums(rows, bins, count, seed, sampled):
     rng = np.random.default_rng(seed)
     indicators = csr_array(rng.integers(0, 2, (rows, bins)).astype(np.uint32))
     a, b = roles()
@@ -87,13 +85,13 @@ def test_b_learns_the_sums(rows: int, bins: int, count: int, seed: int, sampled:
         assert (b.sums(told, number) == numbers @ part.toarray().astype(np.int64)).all()
 
 
-def test_a_number_carries_two() -> None:
+def test_a_number_carries_two():
     numbers = np.array([[(-3 << 23) + 5, (TOP - 1 << 23) + 2**23 - 1, -TOP << 23]])
     assert halves(numbers).tolist() == [[-3, TOP - 1, -TOP], [5, -1, 0]]
     assert (joined(halves(numbers)) == numbers).all()
 
 
-def test_the_helper_sees_uniform_numbers() -> None:
+def test_the_helper_sees_uniform_numbers():
     a, b = roles(np.random.default_rng(1).bytes(32))
     seen = {
         "bins": a.mask(csr_array(np.ones((2000, 3), np.uint32)), 1),
@@ -109,7 +107,7 @@ def test_the_helper_sees_uniform_numbers() -> None:
         assert octets[2].max() < 128
 
 
-def test_what_leaves_a_side_is_under_a_stream_of_its_own() -> None:
+def test_what_leaves_a_side_is_under_a_stream_of_its_own():
     """Streams of one's own are those whose numbers are counted (`SealingWorker.mask_key`)."""
     asked: list[tuple[str, bool]] = []
 

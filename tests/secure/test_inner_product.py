@@ -32,12 +32,7 @@ from fedmend.federation import (
 from fedmend.secure import bfv
 from fedmend.secure.bfv import DEGREE, Packing, choose_profile
 from fedmend.secure.channel import introduce
-from fedmend.secure.columns import (
-    Columns,
-    IntegerColumns,
-    column_provider,
-    hold_columns,
-)
+from fedmend.secure.columns import Columns, IntegerColumns, column_provider, hold_columns
 from fedmend.secure.dealer import DealerWorker
 from fedmend.secure.exact import BLOCK_ROWS, LEAST_BITS, Blocked, wrapping_product
 from fedmend.secure.inner_product import ProductSession, inner_products
@@ -99,6 +94,8 @@ def test_named_integer_columns_through_the_alignment():
     rows = rng.permutation(30)[:21]
     fed = make_federation(left, right, rows=rows)
     expected = left[rows].T @ right[rows]
+    none = Columns("ann", "integers", {"names": []})
+    assert inner_products(fed, none, Columns("bob")).shape == (0, 2)
     for mode in ("bfv", "dealer"):
         result = inner_products(fed, "ann", "bob", mode=mode)
         assert result.index.tolist() == ["x0", "x1", "x2"]
@@ -106,13 +103,13 @@ def test_named_integer_columns_through_the_alignment():
         np.testing.assert_array_equal(result.to_numpy(), expected)
 
 
-@pytest.mark.parametrize("n", [DEGREE - 1, DEGREE, DEGREE + 1, 2 * DEGREE + 17])
+@pytest.mark.parametrize("n", [DEGREE, DEGREE + 1])
 def test_bfv_rows_around_the_packing(n):
     rng = np.random.default_rng(n)
     assert_exact(rng.integers(-n, n, (n, 2)), rng.integers(-n, n, (n, 1)))
 
 
-@pytest.mark.parametrize("group", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("group", [1, 3, 7])
 def test_bfv_any_grouping_is_exact(group, monkeypatch):
     rng = np.random.default_rng(group)
     monkeypatch.setattr(Packing, "best", classmethod(lambda cls, n, p, q: cls(n, p, group)))
@@ -235,14 +232,6 @@ def test_wrapping_product_at_its_edges():
         wrapping_product(full, full[:, :3])
     with pytest.raises(ValueError, match="float64"):
         wrapping_product(full.astype(float), full)
-
-
-def test_no_columns_no_products():
-    fed = make_federation(np.ones((5, 1), int), np.ones((5, 1), int))
-    result = inner_products(
-        fed, Columns("ann", "integers", {"names": []}), Columns("bob"), mode="bfv"
-    )
-    assert result.shape == (0, 1)
 
 
 # ---------------------------------------------------------------------------------- sessions

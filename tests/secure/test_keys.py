@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import copy
 import logging
 import pickle
@@ -93,10 +91,7 @@ def test_a_key_is_pinned_at_first_sight_and_a_changed_one_is_named():
     with pytest.raises(CryptoError, match="'bank': the key of 'telco' has changed") as caught:
         ring.pin("telco", second.public)
     assert first.fingerprint in str(caught.value) and second.fingerprint in str(caught.value)
-    assert ring.fingerprints() == {
-        "bank": ring.identity.fingerprint,
-        "telco": first.fingerprint,
-    }
+    assert ring.fingerprints() == {"bank": ring.identity.fingerprint, "telco": first.fingerprint}
 
 
 def test_a_key_given_in_advance_holds_from_the_start():

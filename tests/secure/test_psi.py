@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import hashlib
 import sys
 
@@ -145,14 +143,7 @@ def flipped(value):
 
 @pytest.mark.parametrize(
     ("parties", "call"),
-    [
-        (2, "blinded"),
-        (2, "tagged"),
-        (3, "blinded"),
-        (3, "evaluated"),
-        (3, "shares"),
-        (3, "invite"),
-    ],
+    [(2, "blinded"), (2, "tagged"), (3, "blinded"), (3, "evaluated"), (3, "shares"), (3, "invite")],
 )
 def test_an_altered_message_stops_the_alignment(parties, call, monkeypatch):
     fed = federation(*([people(0, 30)] * parties))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import stat
 import sys
@@ -47,14 +45,21 @@ def test_spu_without_a_common_id_says_so():
         align(federation(people(0, 30), people(50, 80)), mode="spu")
 
 
-def test_without_an_interpreter_the_mend_is_named(monkeypatch):
-    monkeypatch.delenv(psi_spu.PYTHON_VARIABLE, raising=False)
-    with pytest.raises(
-        ConfigError, match=r"party 'bank'.*pip install spu && export FEDMEND_SPU_PY"
-    ):
-        align(federation(people(0, 30), people(0, 30)), mode="spu")
-    monkeypatch.setenv(psi_spu.PYTHON_VARIABLE, "/nowhere/python")
-    with pytest.raises(ConfigError, match="is not there"):
+@pytest.mark.parametrize(
+    ("python", "address", "said"),
+    [
+        (None, None, r"party 'bank'.*pip install spu && export FEDMEND_SPU_PY"),
+        ("/nowhere/python", None, "is not there"),
+        (sys.executable, "no address", "write host:port"),
+        (sys.executable, "127.0.0.1:9500", "the same address"),
+    ],
+)
+def test_without_an_interpreter_or_an_address_the_mend_is_named(monkeypatch, python, address, said):
+    for name, value in ((psi_spu.PYTHON_VARIABLE, python), (psi_spu.ADDRESS_VARIABLE, address)):
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=said):
         align(federation(people(0, 30), people(0, 30)), mode="spu")
 
 
@@ -67,28 +72,13 @@ def test_an_interpreter_without_spu_gives_a_clean_error(monkeypatch):
     assert not fed.is_aligned
 
 
-def test_addresses_are_checked(monkeypatch):
-    monkeypatch.setenv(psi_spu.PYTHON_VARIABLE, sys.executable)
-    monkeypatch.setenv(psi_spu.ADDRESS_VARIABLE, "no address")
-    with pytest.raises(ConfigError, match="write host:port"):
-        align(federation(people(0, 30), people(0, 30)), mode="spu")
-    monkeypatch.setenv(psi_spu.ADDRESS_VARIABLE, "127.0.0.1:9500")
-    with pytest.raises(ConfigError, match="the same address"):
-        align(federation(people(0, 30), people(0, 30)), mode="spu")
-
-
 def test_three_parties_and_a_policy_against_hashed_ids_are_refused(monkeypatch):
     monkeypatch.setenv(psi_spu.PYTHON_VARIABLE, sys.executable)
     with pytest.raises(ConfigError, match="for two parties, here are 3"):
         align(federation(*([people(0, 30)] * 3)), mode="spu")
-    refusing = Policy(refuse={"hashed-id"})
+    policies = dict.fromkeys(("bank", "telco"), Policy(refuse={"hashed-id"}))
     with pytest.raises(Refused, match="SpuWorker.intersect"):
-        align(
-            federation(
-                people(0, 30), people(0, 30), policies={"bank": refusing, "telco": refusing}
-            ),
-            mode="spu",
-        )
+        align(federation(people(0, 30), people(0, 30), policies=policies), mode="spu")
 
 
 def test_spu_is_given_digests_in_a_private_file_and_never_an_id(monkeypatch):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import warnings
 
 import numpy as np
@@ -202,14 +200,8 @@ def leaving(arrays, mode, leaves, who="p1", **params):
     return session(fed, mode, LeavingSumWorker, worker_params, **params)
 
 
-STEPS = [
-    ("masks", "public_key"),
-    ("masks", "prepare_round"),
-    ("masks", "masked"),
-    ("he", "public_key"),
-    ("he", "prepare_round"),
-    ("he", "encrypted"),
-]
+STEPS = [("masks", step) for step in ("public_key", "prepare_round", "masked")]
+STEPS += [("he", step) for step in ("public_key", "prepare_round", "encrypted")]
 
 
 @pytest.mark.parametrize(("mode", "step"), STEPS)
@@ -358,20 +350,20 @@ def test_rows_of_aligned_columns(shops):
     assert np.array_equal(held.values, result.values)
 
 
-def test_wrong_columns_are_named(shops):
-    fed, _ = shops
-    with pytest.raises(DataError, match="column 'gap': cells are missing.*seen: 1.* Mend"):
-        secure_sum(fed, "gap", per="total")
-    with pytest.raises(DataError, match="column 'city': .* not numeric"):
-        secure_sum(fed, "city", per="total")
-    with pytest.raises(DataError, match="column 'prize': there is no such column"):
-        secure_sum(fed, "prize", per="total")
-    with pytest.raises(DataError, match="not whole"):
-        secure_sum(fed, "price", per="total")
-    with pytest.raises(ConfigError, match="as many columns as the others"):
-        secure_sum(fed, {"n": "sold", "s": ["sold", "price"]})
-    with pytest.raises(ConfigError, match="per must be"):
-        secure_sum(fed, "sold", per="column")
+@pytest.mark.parametrize(
+    ("columns", "how", "message"),
+    [
+        ("gap", {"per": "total"}, "column 'gap': cells are missing.*seen: 1.* Mend"),
+        ("city", {"per": "total"}, "column 'city': .* not numeric"),
+        ("prize", {"per": "total"}, "column 'prize': there is no such column"),
+        ("price", {"per": "total"}, "not whole"),
+        ({"n": "sold", "s": ["sold", "price"]}, {}, "as many columns as the others"),
+        ("sold", {"per": "column"}, "per must be"),
+    ],
+)
+def test_wrong_columns_are_named(shops, columns, how, message):
+    with pytest.raises((DataError, ConfigError), match=message):
+        secure_sum(shops[0], columns, **how)
 
 
 def test_totals_of_integers_do_not_overflow():

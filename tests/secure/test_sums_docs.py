@@ -1,7 +1,5 @@
 """The pages on sums and on what every role learns: examples run, nothing is left out."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import get_args

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import numpy as np
@@ -58,10 +56,7 @@ def test_form_crosses_the_wire_whole_or_not_at_all():
             SumForm.from_wire(broken)
 
 
-@given(
-    values=st.lists(st.floats(-1000, 1000), min_size=1, max_size=40),
-    bits=st.integers(1, 40),
-)
+@given(values=st.lists(st.floats(-1000, 1000), min_size=1, max_size=40), bits=st.integers(1, 40))
 def test_fixed_point_is_within_its_bound_of_every_value(values, bits):
     form = SumForm.of((-1000, 1000), fraction_bits=bits, parties=2)
     array = np.array(values)
