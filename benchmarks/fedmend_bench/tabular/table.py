@@ -62,10 +62,11 @@ GROUPS = {"ours": tuple(OURS), "baselines": BASELINES, "clear": tuple(CLEAR)}
 ALTERNATIVES = ("LocalTrees", "Local", LEFT_JOIN)
 """What the label party has without `auto`; the last only if nothing had to be kept private."""
 WITHIN = 0.003
-LARGE = 16_000
+WHOLE = 40_000
+"""No table that has a target has as many training rows: all of them are taken."""
 TARGETS = {("adult", 10): 0.915, ("adult", 50): 0.924}
 TARGETS |= {("credit", 1): 0.743, ("credit", 10): 0.771, ("credit", 50): 0.779}
-"""AUC of rows known to both, promised for `LARGE` rows."""
+"""AUC of SecureBoost of rows known to both, promised for the whole tables."""
 FIRST_SEED = 30
 """Nothing was chosen on these draws."""
 
@@ -277,9 +278,10 @@ def promises(lines: Sequence[dict[str, Any]]) -> list[Bar]:
         bars.append(Bar.at_least("auto over the best, mean", round(statistics.mean(gains), 4), 0))
     for (rows, data, share, known), values in spread(lines).items():
         target = TARGETS.get((data, int(share)))
-        if known == "both" and target and AUTO in values and rows >= LARGE:
-            mean = _mean(values[AUTO], values[AUTO])
-            bars.append(Bar.at_least(f"{data}, {share:g} %: AUC of auto", round(mean, 4), target))
+        if known == "both" and target and "SecureBoost" in values and rows >= WHOLE:
+            mean = _mean(values["SecureBoost"], values["SecureBoost"])
+            name = f"{data}, all rows, {share:g} %: AUC of SecureBoost"
+            bars.append(Bar.at_least(name, round(mean, 4), target))
     return bars
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedmend.methods.boosting.bins import CutTable, bin_categories, bin_numbers
+from fedmend.methods.boosting.bins import CutTable, LeftToAsk, bin_categories, bin_numbers
 
 numbers = st.lists(st.one_of(st.integers(-3, 3), st.just(float("nan"))), min_size=1, max_size=60)
 categories = st.lists(st.integers(-1, 5), min_size=1, max_size=60)
@@ -84,6 +84,22 @@ def test_bins_give_the_sums_on_the_left(data):
         left = table.goes_left(cut, codes)
         for s in (0, 1):
             assert lefts[s, cut] == weights[left & (slot == s)].sum()
+    drawn = data.draw(st.sets(st.integers(0, len(table) - 1))) if len(table) else set()
+    known = {cut: table.goes_left(cut, codes) for cut in drawn}
+    left = LeftToAsk.of(table, known, rows)
+    numbers = np.stack([np.where(slot == s, weights, 0) for s in (0, 1)]).astype(np.int64)
+    assert (left.complete(sums.astype(np.int64)[:, left.asked], numbers) == sums).all()
+    assert (left.asked == LeftToAsk.of(table, known).asked).all()
+
+
+def test_what_known_sides_tell_need_not_be_asked_for():
+    table = CutTable([["ordered", 4, True], ["nominal", 3, True]])
+    assert LeftToAsk.of(table, {}).asked.tolist() == list(range(table.stored))
+    none = np.zeros(0, bool)
+    first, second = np.flatnonzero(table.columns == 0)[[0, 2]]  # bin 0 alone, bins 0 and 1
+    assert LeftToAsk.of(table, {first: none, second: none}).asked.tolist() == [2, 3, 4, 5, 6]
+    everything = dict.fromkeys(range(len(table)), none)
+    assert not len(LeftToAsk.of(table, everything).asked)
 
 
 def test_cuts_of_a_column():

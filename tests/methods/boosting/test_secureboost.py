@@ -14,10 +14,11 @@ from sklearn.metrics import r2_score, roc_auc_score
 
 import fedmend as fm
 from fedmend.errors import ConfigError, DataError, PrivacyWarning, ResumeError
-from fedmend.methods.boosting.bins import CutTable, bin_table, codes_of
+from fedmend.methods.boosting import secureboost
+from fedmend.methods.boosting.bins import CutTable, LeftToAsk, bin_table, codes_of
 from fedmend.methods.boosting.boost import Boosting, BoostSettings, OwnBins, Target, outputs_of
 from fedmend.methods.boosting.grow import Growth
-from fedmend.methods.boosting.secureboost import OWN_BINS, _Workers
+from fedmend.methods.boosting.secureboost import OWN_BINS, PassiveTrees, _Workers
 from fedmend.split.labels import keep_confidence
 
 N = 700
@@ -72,17 +73,23 @@ def federation(
     return fed
 
 
-def in_the_clear(frame: pd.DataFrame, columns: list[str], **how: Any) -> np.ndarray:
-    """Probabilities of the test rows by the same algorithm at one party, without a protocol."""
+def in_the_clear(frame: pd.DataFrame, columns: list[str], label: str = "class") -> np.ndarray:
+    """What the same algorithm says of the test rows at one party, without a protocol."""
     table = fm.Table(np.arange(N), frame[columns])
     train = table.take(np.arange(500))
     few, many = (bin_table(train, most, 1) for most in (SMALL["bins"], OWN_BINS))
     bins = [b if b.column.name in "abcf" else a for a, b in zip(few, many, strict=True)]
     cuts = CutTable([each.layout for each in bins])
     own = OwnBins(codes_of(bins, table), cuts, [each.column.name for each in bins])
-    labels = (frame["y"] == "yes").to_numpy().astype(np.int64)
+    y, classes, counts = frame["y"].to_numpy(), 0, label == "count"
+    mean, scale = (y[:500].mean(), y[:500].std()) if label == "number" else (0.0, 1.0)
+    if label in ("class", "three"):
+        names, y = np.unique(y, return_inverse=True)
+        classes = len(names)
+    elif label == "number":
+        y = (y - mean) / scale
     boosting = Boosting(
-        {"label": Target(labels, np.arange(500), 2)},
+        {"label": Target(y, np.arange(500), classes, counts)},
         CutTable([]),
         own,
         Growth(depth=3, later_missing=True, min_rows=1),
@@ -90,7 +97,14 @@ def in_the_clear(frame: pd.DataFrame, columns: list[str], **how: Any) -> np.ndar
         {},
     )
     boosting.grow_at_home(np.arange(500), N)
-    return outputs_of(boosting.tasks[0].final_scores(), 2)[500:]
+    found = outputs_of(boosting.tasks[0].final_scores(), classes, counts)[500:]
+    return found * scale + mean
+
+
+def told(model: fm.SecureBoost, fed: fm.Federation, label: str) -> np.ndarray:
+    """Probabilities, or numbers, of all test rows."""
+    say = model.predict_proba if label in ("class", "three") else model.predict
+    return np.asarray(say(fed.on("test"), rows="all"))
 
 
 @pytest.fixture(scope="module")
@@ -117,23 +131,67 @@ def torn(frame: pd.DataFrame) -> fm.Federation:
 # ---------------------------------------------------------------------------------- lossless
 
 
-def test_trees_are_those_of_the_clear(
-    frame: pd.DataFrame, fed: fm.Federation, fitted: fm.SecureBoost
-) -> None:
-    clear = in_the_clear(frame, ["d", "e", "town", "a", "b", "c", "f"])
-    mine = fitted.predict_proba(fed.on("test"), rows="all")
-    np.testing.assert_allclose(mine, clear, rtol=0, atol=1e-9)
+@pytest.mark.parametrize("label", ["class", "three", "number", "count"])
+def test_trees_are_those_of_the_clear(label: str) -> None:
+    """Numbers, a nominal column and missing cells at the partner, for every kind of label."""
+    frame = people(label)
+    fed = federation(frame)
+    task = "count" if label == "count" else "auto"
+    model = fm.SecureBoost(**SMALL, task=task).fit(fed)
+    clear = in_the_clear(frame, ["d", "e", "town", "a", "b", "c", "f"], label)
+    np.testing.assert_allclose(told(model, fed, label), clear, rtol=0, atol=1e-9)
+    assert np.ptp(clear) > 0.5
 
 
-def test_whom_a_partner_does_not_know_has_missing_cells_there(
-    frame: pd.DataFrame, torn: fm.Federation
-) -> None:
-    joined = frame.copy()
+@pytest.mark.parametrize("label", ["class", "three", "number", "count"])
+def test_whom_a_partner_does_not_know_has_missing_cells_there(label: str) -> None:
+    joined = people(label)
+    torn = federation(joined, known=slice(300, 560))
+    task = "count" if label == "count" else "auto"
+    model = fm.SecureBoost(**SMALL, task=task).fit(torn)
     joined.loc[:299, ["d", "e"]] = np.nan
     joined["town"] = joined["town"].where(np.arange(N) >= 300, None)
-    clear = in_the_clear(joined, ["d", "e", "town", "a", "b", "c", "f"])
-    mine = fm.SecureBoost(**SMALL).fit(torn).predict_proba(torn.on("test"), rows="all")
-    np.testing.assert_allclose(mine, clear, rtol=0, atol=1e-9)
+    clear = in_the_clear(joined, ["d", "e", "town", "a", "b", "c", "f"], label)
+    np.testing.assert_allclose(told(model, torn, label), clear, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("mode", "how"),
+    [
+        ("dealer", {"trees": 30, "depth": 3, "bins": 12, "patience": 30}),
+        ("bfv", {"trees": 5, "depth": 3, "bins": 4, "validation": 0.0}),
+    ],
+)
+def test_sums_that_follow_from_known_sides_are_not_asked_for(
+    torn: fm.Federation, monkeypatch: pytest.MonkeyPatch, mode: str, how: dict[str, Any]
+) -> None:
+    """Trees are the same to the bit; and no side is asked for twice, for a refit either."""
+    asked: list[int] = []
+    summed: list[int] = []
+    goes_left, complete = CutTable.goes_left, LeftToAsk.complete
+    tell = PassiveTrees.sides_for
+
+    def telling(worker: PassiveTrees, to: str, request: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                CutTable, "goes_left", lambda *each: asked.append(each[1]) or goes_left(*each)
+            )
+            return tell(worker, to, request)
+
+    monkeypatch.setattr(PassiveTrees, "sides_for", telling)
+    monkeypatch.setattr(
+        LeftToAsk, "complete", lambda *each: summed.append(each[1].shape[1]) or complete(*each)
+    )
+    model = fm.SecureBoost(**how, mode=mode).fit(torn)
+    assert len(asked) == len(set(asked)) > 2
+    stored = CutTable(torn.engine.sites["telco"].state[f"{model.network_.model}:columns"].layouts)
+    assert stored.stored > max(summed)
+    monkeypatch.setattr(secureboost, "WORTH_ASKING_LESS", -1.0)
+    summed.clear()
+    always = fm.SecureBoost(**how, mode=mode).fit(torn)
+    assert not summed
+    mine, other = (each.predict_proba(torn, rows="all") for each in (model, always))
+    assert (mine == other).all()
 
 
 @pytest.mark.parametrize("mode", ["bfv", "plain"])

@@ -10,7 +10,7 @@ so two parties agree on a number without a name, a value or an edge.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -259,6 +259,63 @@ class CutTable:
             found = np.bincount(place, weights, minlength=slots * width).reshape(slots, width)
             out[:, first:last] = found[:, :-1]
         return out
+
+
+@dataclass(frozen=True, repr=False)
+class LeftToAsk:
+    """Which sums are still to be asked for where the sides of some cuts are known.
+
+    Bins that no known cut tells apart are a class. Whoever knows the sides knows the class of each
+    row, and sums of classes; of a class all bins but one are asked for, and that one follows.
+    asked, following: numbers of stored bins. rows: whose class a bin of `following` stands for.
+
+    **Shape** rows, zeros and ones [n, following]; together [asked, following].
+    """
+
+    asked: np.ndarray
+    following: np.ndarray
+    rows: csr_array
+    together: csr_array
+
+    @classmethod
+    def of(cls, table: CutTable, known: Mapping[int, np.ndarray], rows: int = 0) -> LeftToAsk:
+        """known: by each such cut, which rows go left; `rows`: how many of them count."""
+        asked, following, classes, pairs = [], [], [], []
+        cuts = np.array(sorted(known), dtype=np.int64)
+        for number, (first, last) in enumerate(table.bounds):
+            bins = np.arange(last - first + 1)
+            codes = np.broadcast_to(bins, (len(table.layouts), len(bins)))
+            label = np.zeros(len(bins) + rows, np.int64)
+            for cut in cuts[table.columns[cuts] == number]:
+                left = np.concatenate([table.goes_left(cut, codes), known[cut][:rows]])
+                label = 2 * label + left
+                label = (np.cumsum(np.bincount(label) > 0) - 1)[label]
+            own = label[: len(bins)]
+            follows = np.full(len(bins), -1)  # for each class
+            follows[own] = first + bins
+            follows[own[-1]] = -1  # the last bin is not stored: it follows from the total
+            asked.append(first + np.flatnonzero(follows[own[:-1]] != first + bins[:-1]))
+            following.append(follows[follows >= 0])
+            classes.append(follows[label[len(bins) :]])
+            pairs.append(follows[own[asked[-1] - first]])
+        every = np.sort(np.concatenate(following))
+        of_rows, of_bins = np.stack(classes, axis=1), np.concatenate(pairs)[:, None]
+        return cls(np.concatenate(asked), every, _ones(of_rows, every), _ones(of_bins, every))
+
+    def complete(self, sums: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Sums of all stored bins [k, stored], from those asked for and the numbers [k, n]."""
+        out = np.zeros((len(sums), len(self.asked) + len(self.following)), np.int64)
+        out[:, self.asked] = sums
+        out[:, self.following] = numbers @ self.rows - sums @ self.together
+        return out
+
+
+def _ones(places: np.ndarray, among: np.ndarray) -> csr_array:
+    """int64 [n, among]: for each row ones at its places (-1 for none)."""
+    own = places >= 0
+    ends = np.concatenate([[0], np.cumsum(own.sum(1))])
+    at = np.searchsorted(among, places[own])
+    return csr_array((np.ones(len(at), np.int64), at, ends), shape=(len(places), len(among)))
 
 
 def _runs(kind: str, bins: int, missing: bool) -> list[tuple[int, int, bool]]:

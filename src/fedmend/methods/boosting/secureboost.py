@@ -62,7 +62,7 @@ from fedmend.federation.bound import but, declare
 from fedmend.federation.rows import Asked
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
-from fedmend.methods.boosting.bins import ColumnBins, CutTable, bin_table, codes_of
+from fedmend.methods.boosting.bins import ColumnBins, CutTable, LeftToAsk, bin_table, codes_of
 from fedmend.methods.boosting.boost import (
     BATCH,
     Boosting,
@@ -106,6 +106,7 @@ MODES = ("dealer", "bfv", "plain")
 TARGET = "label"
 OWN_BINS = 255
 CHECKPOINT_EVERY = 10  # trees
+WORTH_ASKING_LESS = 0.75  # of the bins that are asked for; to encrypt so few anew takes two trees
 STATE = "trees.json"
 Progress = Callable[[str, int, int, dict[str, float]], None]
 
@@ -287,11 +288,17 @@ class PassiveTrees(BinsWorker):
     @exposed(kind="side", takes={"request": "control"})
     def sides_for(self, to: str, request: Sealed) -> Sealed:
         """On which side of the asked cuts every row lies, as bits encrypted for B."""
-        cuts = [int(cut) for cut in self.open(request, sender=to, kind="control")]
-        if any(not 0 <= cut < len(self._table) for cut in cuts):
-            raise DataError(f"there are {len(self._table)} cuts only", mend="ask for one of them")
+        cuts = self._own_cuts(self.open(request, sender=to, kind="control"))
         sides = [self._table.goes_left(cut, self._codes) for cut in cuts]
         return self.seal(np.packbits(np.stack(sides), axis=1), to=to, kind="side")
+
+    @exposed(kind="count", takes={"request": "control"})
+    def leave_out(self, to: str, request: Sealed) -> int:
+        """Products go over bins that B cannot sum by the sides it has; tells how many these are."""
+        known = self._own_cuts(self.open(request, sender=to, kind="control"))
+        asked = LeftToAsk.of(self._table, dict.fromkeys(known, np.zeros(0, bool))).asked
+        self.indicators = self._table.indicators(self._codes)[:, asked]
+        return len(asked)
 
     @exposed(kind="control")
     def save(self, path: str, member: str = "") -> None:
@@ -306,6 +313,12 @@ class PassiveTrees(BinsWorker):
     def column_names(self) -> list[str]:
         """What the columns with bins are called."""
         return [each.column.name for each in self._columns().columns]
+
+    def _own_cuts(self, request: Sequence[int]) -> list[int]:
+        cuts = [int(cut) for cut in request]
+        if any(not 0 <= cut < len(self._table) for cut in cuts):
+            raise DataError(f"there are {len(self._table)} cuts only", mend="ask for one of them")
+        return cuts
 
     def _columns(self) -> OwnColumns:
         found = self.site.state.get(f"{self.model}:columns")
@@ -328,6 +341,7 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         self._known: dict[int, np.ndarray] = {}
         self._asked: list[tuple[int, str, int]] = []
         self._sums: dict[str, np.ndarray] = {}
+        self._left: dict[str, LeftToAsk] = {}
         self._boosting: Boosting | None = None
 
     # ------------------------------------------------------------------ training
@@ -372,7 +386,8 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         least: int,
     ) -> int:
         """Take the rows of these segments; tells how many have a label."""
-        self._take(segments)
+        if self._boosting is None:  # a second growth is on the same rows, whose sides stay known
+            self._take(segments)
         part = self._part()
         grown = Growth(**growth, min_rows=max(least, self.site.rows.least), later_missing=True)
         encoded = part.labels.transform(
@@ -410,9 +425,28 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         """The next numbers, of the rows that the partners know: the first ones."""
         self._sums = {}
         self.numbers = self.boosting.numbers(start, stop)[:, :aligned]
+        for name, left in self._left.items():
+            if not len(left.asked):
+                self.summed(np.zeros((len(self.numbers), 0), np.int64), name)
         return len(self.numbers)
 
+    @exposed(kind="control")
+    def leave_out(self, aligned: int) -> dict[str, Sealed]:
+        """Encrypted for each partner of whose bins many follow from sides that are known by now:
+        the cuts these are of. Sums over the other bins are enough then."""
+        requests = {}
+        placed = self._placed(list(self._known))
+        for name, table in self._part().tables.items():
+            known = {own: self._known[cut] for cut, whose, own in placed if whose == name}
+            held = len(self._left[name].asked) if name in self._left else table.stored
+            if held and len(LeftToAsk.of(table, known).asked) <= WORTH_ASKING_LESS * held:
+                self._left[name] = LeftToAsk.of(table, known, aligned)
+                requests[name] = self.seal(list(known), to=name, kind="control")
+        return requests
+
     def summed(self, sums: np.ndarray, other: str) -> None:
+        if other in self._left:
+            sums = self._left[other].complete(sums, self.numbers)
         self._sums[other] = sums
         names = list(self._part().layouts)
         if len(self._sums) == len(names):
@@ -719,18 +753,20 @@ class TreeEnsemble(Judged):
             active.load_checkpoint(str(self.folder), at.number)
         aligned = int(str(segments[0][1])) if self.passive else 0
         kind = DealerHistograms if how.mode == "dealer" else SessionHistograms
-        histograms = {
-            name: kind(
-                _Pair(
-                    name, self.label_party, self.model, how.mode, self.fed, passive[name], active
-                ),
-                aligned,
-                self._stored[name],
-                self._numbers.get(name, 0),
-            )
-            for name in self.passive
-        }
+        histograms: dict[str, DealerHistograms | SessionHistograms] = {}
         for tree in range(at.grown, at.trees):
+            for name, request in active.leave_out(aligned).items() if self.passive else ():
+                self._stored[name] = passive[name].leave_out(self.label_party, request)
+                if name in histograms:
+                    self._numbers[name] = histograms.pop(name).close()
+            for name in self.passive:
+                if self._stored[name] and name not in histograms:
+                    histograms[name] = kind(
+                        self._pair(passive[name], active, name),
+                        aligned,
+                        self._stored[name],
+                        self._numbers.get(name, 0),
+                    )
             going = self._tree(tree, passive, active, aligned, histograms)
             if going and self.folder is not None and (tree + 1) % CHECKPOINT_EVERY == 0:
                 self._checkpoint(active, tree + 1)
@@ -738,8 +774,12 @@ class TreeEnsemble(Judged):
                 progress("trees", tree + 1, at.trees, {})
             if not going:
                 break
-        self._numbers = {name: each.close() for name, each in histograms.items()}
+        self._numbers |= {name: each.close() for name, each in histograms.items()}
         return int(active.keep_trees())
+
+    def _pair(self, partner: Any, active: Any, name: str) -> _Pair:
+        mode = self.config.mode
+        return _Pair(name, self.label_party, self.model, mode, self.fed, partner, active)
 
     def _tree(
         self,
@@ -750,7 +790,7 @@ class TreeEnsemble(Judged):
         histograms: Mapping[str, Any],
     ) -> int:
         """Grow one of each output; how many outputs go on."""
-        if not histograms:
+        if not self.passive:
             return int(active.grow_tree(tree))
         active.start_tree(tree)
         for _ in range(self.config.depth):
