@@ -5,7 +5,9 @@ compared.
 
 Bank, all rows known to both parties, numbers at the label party and categories at its partner. Both
 grow as many trees of the same depth, without rows held out but for the few that ours must have.
-Encryption (``bfv``) is measured on few trees, and what each of them takes is multiplied.
+Encryption (``bfv``) is measured on few of the rows, and multiplied: trees cannot be left out, the
+later ones ask for fewer sums than the first. It is also measured with both sides the other way
+round: numbers have more bins than categories.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from fedmend_bench.simulation import know, together, without_cryptography
 
 TREES, DEPTH = 100, 5
 MOST_SECONDS, MOST_BFV, MOST_TIMES = 60, 600, 20
+FEW_ROWS = 8  # one in so many, where encryption is measured
 LINEAR = 1.25
 """By how much twice the rows or columns may take longer than twice as long."""
 
@@ -44,17 +47,21 @@ def speed(quick: bool = False) -> tuple[list[dict[str, Any]], list[Bar]]:
     base = _line(_sample(table, rows, columns), few, "dealer")
     less_rows = _line(_sample(table, rows // 2, columns), few, "dealer")
     less_columns = _line(_sample(table, rows, columns // 2), few, "dealer")
-    one, three = (_line(_sample(table, rows, columns), number, "bfv") for number in (1, 3))
-    each = (three["cpu s"] - one["cpu s"]) / 2
-    encrypted = one["cpu s"] + each * (trees - 1)
-    found += [base, less_rows, less_columns, one, three]
+    encrypted = [
+        _line(_sample(table, rows // FEW_ROWS, columns, swapped), trees, "bfv")
+        for swapped in (False, True)
+    ]
+    found += [base, less_rows, less_columns, *encrypted]
     bars = [
         Bar.at_most("dealer, seconds", whole["seconds"], MOST_SECONDS),
         Bar.at_most("dealer, times scikit-learn", whole["times"], MOST_TIMES),
-        Bar.at_most(
-            f"bfv, processor's seconds of {trees} trees by those of 3",
-            round(encrypted, 1),
-            MOST_BFV,
+        *(
+            Bar.at_most(
+                f"bfv, {what} at the partner: processor's seconds, by those of few rows",
+                round(FEW_ROWS * line["cpu s"], 1),
+                MOST_BFV,
+            )
+            for what, line in zip(("categories", "numbers"), encrypted, strict=True)
         ),
         _grown("rows", base, less_rows),
         _grown("columns", base, less_columns),
@@ -67,14 +74,18 @@ def _grown(what: str, whole: dict[str, Any], half: dict[str, Any]) -> Bar:
     return Bar.at_most(f"twice the {what}, times as long", round(times, 2), 2 * LINEAR)
 
 
-def _sample(table: Table, rows: int, columns: int) -> Federation:
-    """A federation of two that know the same rows; of each side the first columns."""
+def _sample(table: Table, rows: int, columns: int, swapped: bool = False) -> Federation:
+    """A federation of two that know the same rows; of each side the first columns.
+
+    swapped: the label party has the categories."""
     without_cryptography()
     taken = table.take(np.random.default_rng(0).permutation(len(table))[:rows])
     sides = {
         name: names[: round(len(names) * columns / len(table.feature_names))]
         for name, names in columns_of(table).items()
     }
+    if swapped:
+        sides = {LABELS: sides[PARTNER], PARTNER: sides[LABELS]}
     fed = Federation(
         Party(LABELS, taken.select([*sides[LABELS], str(table.label)])),
         Party(PARTNER, taken.select(sides[PARTNER])),
