@@ -7,6 +7,7 @@ import gc
 import os
 import shutil
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -204,6 +205,21 @@ class Workshop:
     def leftovers(self) -> list[str]:
         """What a run left in runs/, finished or not."""
         return sorted(each.name for each in self.run.parent.glob("*"))
+
+
+@pytest.fixture
+def fedmend(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """A command as its console script runs it: exit code, what it printed, and to stderr."""
+    from fedmend.cli import main
+
+    def run(*words: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+            sys.exit(0)
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return run
 
 
 @pytest.fixture

@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from fedmend.cli import main
 from fedmend.deploy.consent import open_question
 from fedmend.flow import execute, plan_of
 from fedmend.flow.config import load_config
@@ -104,22 +102,15 @@ def run(finished, tmp_path, monkeypatch):
     return tmp_path / "work" / "run"
 
 
-def call(capsys, arguments):
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-        sys.exit(0)
-    return ended.value.code or 0, capsys.readouterr().err
-
-
 @pytest.mark.parametrize("content", WRONG)
 @pytest.mark.parametrize("file", READ_BY)
-def test_a_file_that_is_something_else_is_named_with_a_mend(run, capsys, file, content):
+def test_a_file_that_is_something_else_is_named_with_a_mend(run, fedmend, file, content):
     for arguments in READ_BY[file]:
         (run / file).parent.mkdir(exist_ok=True)
         (run / file).write_bytes(WRONG[content])
         if (file, content) in HARMLESS and arguments[0] in ("run", "predict"):
             continue
-        code, said = call(capsys, arguments)
+        code, _, said = fedmend(*arguments)
         assert "fault in fedmend" not in said, (arguments, said)
         if (file, content) in HARMLESS:
             continue

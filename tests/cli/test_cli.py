@@ -19,19 +19,11 @@ pytestmark = pytest.mark.usefixtures("bare_report")
 
 
 @pytest.fixture
-def call(capsys, workshop, monkeypatch):
-    """Run a command as the console script does; returns (exit code, stdout, stderr)."""
+def call(fedmend, workshop, monkeypatch):
+    """In the workshop, on a wide terminal."""
     monkeypatch.chdir(workshop.folder)
     monkeypatch.setenv("COLUMNS", "160")
-
-    def invoke(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main([str(each) for each in arguments])
-            sys.exit(0)
-        out, err = capsys.readouterr()
-        return ended.value.code or 0, out, err
-
-    return invoke
+    return fedmend
 
 
 def test_help_is_quick_and_loads_nothing_heavy():

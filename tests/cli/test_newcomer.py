@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from fedmend.cli import main
 from fedmend.federation.ledger import Ledger
 from fedmend.federation.wire import measure
 
 pytestmark = pytest.mark.usefixtures("bare_report")
 
 
-def told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """The exit code of a command, and all that it says in one line."""
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    said = capsys.readouterr()
-    return int(ended.value.code or 0), " ".join((said.out + said.err).split())
+@pytest.fixture
+def told(fedmend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The exit code of a command in a folder of its own, and all that it says in one line."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: object) -> tuple[int, str]:
+        code, *said = fedmend(*words)
+        return code, " ".join("".join(said).split())
+
+    return run
 
 
 def spreadsheets(folder: Path) -> None:
@@ -47,19 +51,16 @@ def spreadsheets(folder: Path) -> None:
     laboratory.iloc[40:].to_csv(folder / "labor.csv", index=False, encoding="utf-8-sig")
 
 
-def test_from_two_spreadsheets_to_predictions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_from_two_spreadsheets_to_predictions(tmp_path: Path, told: Any) -> None:
     spreadsheets(tmp_path)
     files = ["init", "klinik.csv", "labor.csv"]
-    code, said = told([*files, "--label", "Befund"], capsys)
+    code, said = told(*files, "--label", "Befund")
     assert code == 2 and "--id once for each" in said
-    code, said = told([*files, "--label", "Befund", "--id", "Patient Nr.", "--id", "pid"], capsys)
+    code, said = told(*files, "--label", "Befund", "--id", "Patient Nr.", "--id", "pid")
     assert code == 0 and "Next: fedmend check" in said
 
     # Each error names party, column, value and mend; all of them at once.
-    code, said = told(["check"], capsys)
+    code, said = told("check")
     assert code == 2 and "2 problems" in said
     assert "party 'klinik', column 'Patient Nr.': duplicate id: 2 ids" in said
     assert "party 'labor', column 'visit': dates and times have no kind" in said
@@ -72,7 +73,7 @@ def test_from_two_spreadsheets_to_predictions(
         'id = "pid"\n', 'id = "pid"\ndrop = ["visit"]\nmissing = ["-999"]\n'
     )
     config.write_text(text, "utf-8")
-    code, said = told(["check"], capsys)
+    code, said = told("check")
     assert code == 0 and "klinik 130 90" in said.replace("│", " ")
     assert "column 'Aufnahme': its values are dates (such as" in said
     assert "'ja' and 'JA' are taken for different values" in said
@@ -81,12 +82,12 @@ def test_from_two_spreadsheets_to_predictions(
     short = text.replace('name = "auto"', 'name = "auto"\nepochs = 3\nfolds = 2')
     short = short.replace('decimal = ","\n', 'decimal = ","\ndrop = ["Aufnahme"]\n')
     config.write_text(short, "utf-8")
-    code, said = told(["run"], capsys)
+    code, said = told("run")
     assert code == 0 and (tmp_path / "runs/federation/report.html").is_file()
 
     rows = [line.rsplit(";", 1)[0] + "\n" for line in lines[:5]]
     (tmp_path / "neu.csv").write_text("".join(rows), "latin-1")
-    code, said = told(["predict", "runs/federation", "--with", "klinik=neu.csv"], capsys)
+    code, said = told("predict", "runs/federation", "--with", "klinik=neu.csv")
     assert code == 0
     found = pd.read_csv(tmp_path / "predictions/klinik/predictions.csv", dtype={"id": str})
     assert found["id"].tolist() == [line.split(";")[0] for line in lines[1:5]]
@@ -94,29 +95,24 @@ def test_from_two_spreadsheets_to_predictions(
     assert found["uncertainty"].between(0, 1).all()
 
 
-def test_parties_elsewhere_need_kits_before_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_parties_elsewhere_need_kits_before_a_run(told: Any) -> None:
     config = '[[party]]\nname = "bank"\nlabel = "late"\n[[party]]\nname = "telco"\n[flare]\n'
     Path("federation.toml").write_text(config, "utf-8")
-    code, said = told(["check"], capsys)
+    code, said = told("check")
     assert code == 0 and said.endswith("Next: fedmend provision federation.toml")
     Path("kits").mkdir()
-    code, said = told(["check"], capsys)
+    code, said = told("check")
     assert code == 0 and said.endswith("Next: fedmend run federation.toml --engine flare")
 
 
-def test_a_ledger_of_nobody_is_not_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_ledger_of_nobody_is_not_compared(tmp_path: Path, told: Any) -> None:
     own = tmp_path / "bank.jsonl"
     for path in (tmp_path / "ledger.jsonl", own):
         ledger = Ledger(path)
         ledger.record("bank", "coordinator", "W.rows", "count", measure(3))
         ledger.close()
-    reconcile = ["ledger", str(tmp_path), "--reconcile", "--with"]
-    code, said = told([*reconcile, f"bank={own}"], capsys)
+    reconcile = ["ledger", tmp_path, "--reconcile", "--with"]
+    code, said = told(*reconcile, f"bank={own}")
     assert code == 0 and "bank: agrees" in said
-    code, said = told([*reconcile, f"banc={own}"], capsys)
+    code, said = told(*reconcile, f"banc={own}")
     assert code == 2 and "no such party: did you mean 'bank'?" in said

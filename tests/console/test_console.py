@@ -12,7 +12,6 @@ import pytest
 from tests.deploy.conftest import Asked
 from tests.serve.conftest import serving
 
-from fedmend.cli import main
 from fedmend.console.server import ConsoleServer
 from fedmend.deploy.consent import ask, consent, give_answer, open_question
 from fedmend.deploy.history import add_rule, decisions
@@ -127,11 +126,9 @@ def test_pages_run_nothing_and_load_nothing_but_their_own(visitor):
     assert "fetch" in visitor.get("/console.js")
 
 
-def test_only_a_partys_kit(kit, capsys):
+def test_only_a_partys_kit(kit, fedmend):
     (kit / "startup" / "fed_client.json").rename(kit / "startup" / "fed_server.json")
-    with pytest.raises(SystemExit):
-        main(["console", str(kit)])
-    assert "is the kit of a server" in capsys.readouterr().err
+    assert "is the kit of a server" in fedmend("console", kit)[2]
 
 
 def test_a_spoilt_file_is_told_on_every_page(visitor):

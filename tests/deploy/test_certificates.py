@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("nvflare", reason="kits need nvflare")
 
-from fedmend.cli import main
 from fedmend.deploy.processes import Daemon
 from fedmend.deploy.provision import require_kits
 from fedmend.errors import ConfigError, FedmendWarning
@@ -35,15 +34,13 @@ def kit(tmp_path):
         ("rootCA.pem", (-400, -1), r"certificate of the authority expired on"),
     ],
 )
-def test_a_party_does_not_start_with_what_nobody_accepts(kit, file, dates, words, capsys):
+def test_a_party_does_not_start_with_what_nobody_accepts(kit, file, dates, words, fedmend):
     (kit / "startup" / file).write_bytes(certificate("telco", *dates)[0])
     with pytest.raises(ConfigError, match=words):
         Daemon(kit).start()
     for more in ([], ["--detach"]):
-        with pytest.raises(SystemExit) as ended:
-            main(["party", "start", str(kit), *more])
-        assert ended.value.code == ConfigError.exit_code
-        assert "Mend: " in capsys.readouterr().err
+        code, _, err = fedmend("party", "start", kit, *more)
+        assert code == ConfigError.exit_code and "Mend: " in err
     assert not (kit / "process.json").exists()
 
 

@@ -11,7 +11,6 @@ import pytest
 
 pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
 
-from fedmend.cli import main
 from fedmend.deploy.party_check import check_party
 from fedmend.deploy.party_file import PARTNERS_FILE, load_party, open_site
 from fedmend.deploy.provision import make_kits
@@ -77,16 +76,14 @@ def server(kits):
     made.close()
 
 
-def test_a_kit_that_is_in_order(kits, server, capsys):
+def test_a_kit_that_is_in_order(kits, server, fedmend):
     found = graded(kits.party("bank"))
     notes = {name for name, each in found.items() if "ok" not in {grade for grade, _ in each}}
     assert notes == {"partners"}  # which a kit names, and whose keys it cannot know
     assert the(found, "table") == ("ok", "160 rows, 2 columns, label default")
     assert the(found, "schema")[1] == "1 continuous, 1 nominal, 1 binary"
-    with pytest.raises(SystemExit) as ended:
-        main(["party", "check", str(kits.party("bank"))])
-    assert not ended.value.code
-    assert "no problems" in capsys.readouterr().out
+    code, out, _ = fedmend("party", "check", kits.party("bank"))
+    assert code == 0 and "no problems" in out
 
 
 def test_whose_keys_are_pinned_and_whose_believed(kits):
@@ -157,25 +154,20 @@ def test_a_list_of_workers_is_held_against_those_that_are_installed(kits):
 
 
 @pytest.mark.parametrize("text", ['{"client', '{"servers": []}', "[]"])
-def test_a_kit_that_was_damaged_on_its_way(kits, text, capsys):
+def test_a_kit_that_was_damaged_on_its_way(kits, text, fedmend):
     (kits.party("bank") / "startup" / "fed_client.json").write_text(text)
-    with pytest.raises(SystemExit) as ended:
-        main(["party", "check", str(kits.party("bank"))])
-    assert ended.value.code == ConfigError.exit_code
-    assert "fed_client.json is damaged" in " ".join(capsys.readouterr().err.split())
+    code, _, err = fedmend("party", "check", kits.party("bank"))
+    assert code == ConfigError.exit_code
+    assert "fed_client.json is damaged" in " ".join(err.split())
 
 
-def test_every_problem_is_told_at_once(kits, workshop, capsys):
+def test_every_problem_is_told_at_once(kits, workshop, fedmend):
     grade, words = the(graded(kits.party("bank"), seconds=0.5), "server")
     assert grade == "problem"
     assert "cannot be reached: Connection refused" in words
     (workshop.folder / "bank.csv").unlink()
-    with pytest.raises(SystemExit) as ended:
-        main(["party", "check", str(kits.party("bank"))])
-    assert ended.value.code == ConfigError.exit_code
-    err = capsys.readouterr().err
-    assert "server:" in err
-    assert "table:" in err
+    code, _, err = fedmend("party", "check", kits.party("bank"))
+    assert code == ConfigError.exit_code and "server:" in err and "table:" in err
 
 
 def test_a_certificate_of_another_federation(kits, server, tmp_path):

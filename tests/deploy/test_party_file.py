@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from fedmend.deploy.party_file import install_workers, load_party, open_site
-from fedmend.errors import ConfigError, CryptoError, ReadError, Refused
+from fedmend.errors import ConfigError, Refused
 from fedmend.federation import Worker
 from fedmend.federation.engines.flare.host import Hello
 from fedmend.federation.policy import MACHINES_PREDICTIONS
 from fedmend.flow.reading import split_by_id
-from fedmend.secure.keys import Identity, keyring
 
 HELLO = Hello("r1", "first", ("vfl",), 4, 0.3)
 
@@ -66,19 +65,6 @@ def test_the_policy_is_the_partys(party, workshop):
         site.start("RosterWorker", "train", {})
 
 
-def test_the_keys_of_the_file_are_those_of_the_site(party, workshop):
-    telco = Identity()
-    text = f'partners = ["club"]\n[keys]\npinned.telco = "{telco.public.hex()}"\n'
-    site = open_site(load_party(party(text)), HELLO, workshop.folder)
-    ring = keyring(site)
-    assert ring.fingerprints()["telco"] == telco.fingerprint
-    with pytest.raises(CryptoError, match="the key of 'telco' has changed"):
-        ring.pin("telco", Identity().public)
-    assert ring.pin("club", Identity().public)
-    with pytest.raises(Refused, match=r"'shop' is none of its partners \(club, telco\)"):
-        ring.pin("shop", Identity().public)
-
-
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
@@ -97,25 +83,12 @@ def test_what_is_wrong_is_named(party, text, parts):
     assert all(part in str(caught.value) for part in parts)
 
 
-def test_all_problems_come_at_once(party):
-    with pytest.raises(ConfigError) as caught:
-        load_party(party("threads = 0\npatience = -1\nshape = 1\n"))
-    assert len(caught.value.problems) == 3
-
-
 def test_no_file_and_no_toml(tmp_path):
     with pytest.raises(ConfigError, match="no such file"):
         load_party(tmp_path)
     (tmp_path / "party.toml").write_text("name = ")
     with pytest.raises(ConfigError, match="cannot be read"):
         load_party(tmp_path)
-
-
-def test_a_table_that_is_not_there_names_the_party(party, workshop):
-    path = party()
-    (workshop.folder / "bank.csv").unlink()
-    with pytest.raises(ReadError, match="party 'bank'"):
-        open_site(load_party(path), HELLO, workshop.folder)
 
 
 def test_every_worker_of_the_installation_is_known():

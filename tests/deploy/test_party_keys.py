@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from fedmend.cli import app, main
+from fedmend.cli import app
 from fedmend.data.table import Table
 from fedmend.deploy.party_file import PARTNERS_FILE, install_keys, load_party, own_identity
 from fedmend.errors import ConfigError, CryptoError, Refused
@@ -186,13 +186,10 @@ def test_the_command_shows_what_partners_need(tmp_path, monkeypatch):
     assert f"{shop.fingerprint}  shop (as first seen)" in shown.output
 
 
-def test_a_ledger_is_exported_signed_and_verified(tmp_path, capsys):
+def test_a_ledger_is_exported_signed_and_verified(tmp_path, fedmend):
     def call(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main([str(each) for each in arguments])
-            raise SystemExit(0)
-        out, err = capsys.readouterr()
-        return ended.value.code or 0, out + err
+        code, out, err = fedmend(*arguments)
+        return code, out + err
 
     kit, export = write_party(tmp_path / "bank"), tmp_path / "export.json"
     ledger = Ledger(kit / "ledgers" / "run.jsonl")

@@ -7,7 +7,6 @@ import os
 import pytest
 from rich.console import Console
 
-from fedmend.cli import main
 from fedmend.cli.parties import start
 from fedmend.deploy.consent import Question, ask, give_answer, open_question
 from fedmend.deploy.party_screen import PartyScreen, forget_typed, keyboard_answer
@@ -223,12 +222,6 @@ def test_yes(kit):
     assert open_question(kit) is None
 
 
-def test_no(kit):
-    asked = asking(kit)
-    give_answer(kit, False)
-    assert "party 'bank' refused: the people there said no" in str(asked.outcome())
-
-
 def test_silence_is_a_no(kit):
     assert "nobody there said yes within 0 s" in str(asking(kit, 0.3).outcome())
     assert open_question(kit) is None
@@ -257,10 +250,8 @@ def test_an_answer_without_a_question(kit):
         give_answer(kit, True)
 
 
-def test_the_commands(kit, capsys):
+def test_no_by_the_command(kit, fedmend):
     asked = asking(kit)
-    with pytest.raises(SystemExit) as ended:
-        main(["party", "refuse", str(kit)])
-    assert not ended.value.code
-    assert "refused: run 'spring run'" in capsys.readouterr().out
-    assert asked.outcome() is not None
+    code, out, _ = fedmend("party", "refuse", kit)
+    assert code == 0 and "refused: run 'spring run'" in out
+    assert "party 'bank' refused: the people there said no" in str(asked.outcome())

@@ -12,7 +12,6 @@ import pytest
 
 pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
 
-from fedmend.cli import main
 from fedmend.deploy.processes import Daemon, role_of
 from fedmend.errors import ConfigError
 from fedmend.federation.engines.flare.events import EVENTS_FILE, read_events
@@ -35,15 +34,7 @@ def daemon(kits):
     made.stop()
 
 
-def said(arguments, capsys):
-    try:
-        main(arguments)
-    except SystemExit as ended:
-        return ended.code or 0, capsys.readouterr().out
-    return 0, capsys.readouterr().out
-
-
-def test_start_status_and_stop(daemon, capsys):
+def test_start_status_and_stop(daemon, fedmend):
     (daemon.kit / "party.toml").write_text("keep_jobs = 0\n")
     stale, failed = (daemon.kit / f"0b0e3f5e-0000-4000-8000-12345678900{n}" for n in (1, 2))
     for folder in (stale, failed, daemon.kit / "runs" / "r1"):
@@ -54,7 +45,7 @@ def test_start_status_and_stop(daemon, capsys):
     found = daemon.start(owned=True)
     assert psutil.pid_exists(found.child)
     assert not daemon.is_connected()  # there is no server
-    code, out = said(["party", "status", str(daemon.kit)], capsys)
+    code, out, _ = fedmend("party", "status", daemon.kit)
     assert code == 0
     assert "not connected" in out
     with pytest.raises(ConfigError, match="runs already"):
@@ -62,7 +53,7 @@ def test_start_status_and_stop(daemon, capsys):
     assert daemon.stop() is True
     assert not psutil.pid_exists(found.supervisor)
     assert not psutil.pid_exists(found.child)
-    code, out = said(["party", "status", str(daemon.kit)], capsys)
+    code, out, _ = fedmend("party", "status", daemon.kit)
     assert (code, out.splitlines()[0]) == (1, "not running")
     # What old jobs left was removed, but for runs, and for the logs of what failed.
     assert not stale.exists()
@@ -131,11 +122,9 @@ def test_a_process_id_of_somebody_else_is_not_taken_for_ours(daemon):
     path.unlink()
 
 
-def test_kits_are_not_mixed_up(kits, capsys):
+def test_kits_are_not_mixed_up(kits, fedmend):
     assert role_of(kits.server) == "server"
-    with pytest.raises(SystemExit):
-        main(["party", "start", str(kits.server)])
-    assert "is the kit of a server" in capsys.readouterr().err
+    assert "is the kit of a server" in fedmend("party", "start", kits.server)[2]
 
 
 def test_flare_s_process_ends_when_the_supervisor_fails(daemon, monkeypatch):

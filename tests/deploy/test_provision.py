@@ -12,7 +12,6 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import NameOID
 
-from fedmend.cli import main
 from fedmend.deploy.party_file import load_party
 from fedmend.deploy.processes import role_of
 from fedmend.deploy.provision import make_kits, provision, renew, require_kits, revoke
@@ -34,13 +33,7 @@ def test_everybody_has_a_kit_of_its_own_name(kits, provisioned):
     assert (role_of(kits.server), role_of(kits.party("bank"))) == ("server", "party")
 
 
-def say(*arguments):
-    with pytest.raises(SystemExit) as ended:
-        main([*map(str, arguments)])
-    return ended.value.code or 0
-
-
-def test_a_certificate_is_renewed_and_revoked(kits, workshop, capsys):
+def test_a_certificate_is_renewed_and_revoked(kits, workshop, fedmend):
     def certificates(name):
         startup = kits.party(name) / "startup"
         return [(startup / file).read_bytes() for file in ("client.crt", "rootCA.pem")]
@@ -52,9 +45,8 @@ def test_a_certificate_is_renewed_and_revoked(kits, workshop, capsys):
     telco, config = kits.party("telco"), load_config(workshop.config)
     before = {name: certificates(name) for name in ("bank", "telco")}
     server = (kits.server / "startup" / "server.crt").read_bytes()
-    assert say("party", "renew", telco) == 0
     given = f"{telco}: give it to telco, by a way you trust"
-    assert capsys.readouterr().out.splitlines() == [given]
+    assert fedmend("party", "renew", telco)[:2] == (0, f"{given}\n")
     assert certificates("bank") == before["bank"]
     assert (kits.server / "startup" / "server.crt").read_bytes() == server
     new, authority = certificates("telco")
@@ -62,9 +54,8 @@ def test_a_certificate_is_renewed_and_revoked(kits, workshop, capsys):
     signed(new, authority)
     require_kits(config, kits)
 
-    assert say("party", "revoke", telco) == 0
-    out = capsys.readouterr().out
-    assert f"{kits.party('bank')}: give it to bank" in out and given not in out
+    code, out, _ = fedmend("party", "revoke", telco)
+    assert code == 0 and f"{kits.party('bank')}: give it to bank" in out and given not in out
     assert "telco has no certificate any more" in out and "Start the server anew" in out
     assert kits.parties == ["bank"] and (telco / "party.toml").is_file()
     signed(*certificates("bank"))
@@ -74,11 +65,11 @@ def test_a_certificate_is_renewed_and_revoked(kits, workshop, capsys):
     with pytest.raises(ConfigError, match="party 'telco' has no kit"):
         require_kits(config, kits)
 
-    assert say("party", "renew", telco) == 0  # and it is back, under the new authority
+    assert fedmend("party", "renew", telco)[0] == 0  # and it is back, under the new authority
     signed(certificates("telco")[0], certificates("bank")[1])
     require_kits(config, kits)
-    assert say("party", "renew", kits.party("telko")) == 2
-    assert "no party 'telko' in" in (err := capsys.readouterr().err) and "'telco'?" in err
+    code, _, err = fedmend("party", "renew", kits.party("telko"))
+    assert code == 2 and "no party 'telko' in" in err and "'telco'?" in err
 
 
 def test_certificates_are_made_where_the_authority_is(kits, monkeypatch):
@@ -170,15 +161,13 @@ def test_provisioning_from_the_file(workshop, kits):
     assert (load_party(path).delimiter, load_party(path).new) == (";", "new.csv")
 
 
-def test_a_second_time_needs_force_and_keeps_what_is_the_partys(workshop, kits, capsys):
+def test_a_second_time_needs_force_and_keeps_what_is_the_partys(workshop, kits, fedmend):
     config = load_config(workshop.config)
     (kits.party("bank") / "party.toml").write_text('name = "bank"\ndata = "own.csv"\n')
     before = (kits.party("bank") / "startup" / "client.crt").read_bytes()
     authority = (kits.party("bank") / "startup" / "rootCA.pem").read_bytes()
-    with pytest.raises(SystemExit) as ended:
-        main(["provision", str(workshop.config)])
-    assert ended.value.code == 2
-    assert "--force" in capsys.readouterr().err
+    code, _, err = fedmend("provision", workshop.config)
+    assert code == 2 and "--force" in err
     provision(config, force=True)
     assert "own.csv" in (kits.party("bank") / "party.toml").read_text()
     assert (kits.party("bank") / "startup" / "client.crt").read_bytes() != before

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmend.cli import main
 from fedmend.errors import ConfigError
 from fedmend.flow import execute, plan_of
 from fedmend.flow.checks import check_data, look
@@ -26,62 +25,49 @@ def seen(workshop):
     return config, found
 
 
-def test_check_tells_what_is_torn_and_what_mends_it(workshop, capsys):
+def test_check_tells_what_is_torn_and_what_mends_it(workshop, fedmend):
     workshop.write()
-    main_ok(["check", str(workshop.config)])
-    text = " ".join(capsys.readouterr().out.split())
+    text = " ".join(fedmend("check", workshop.config)[1].split())
     assert "bank 160 100" in text.replace("│", " ")
     assert "What is torn" in text and "What would mend it" in text
     assert "100 of bank's 160 rows are shared" in text and "no problems" in text
 
 
-def test_problems_only(workshop, capsys):
+def test_problems_only(workshop, fedmend):
     workshop.write()
-    main_ok(["check", str(workshop.config), "--problems"])
-    assert "What is torn" not in capsys.readouterr().out
+    code, out, _ = fedmend("check", workshop.config, "--problems")
+    assert code == 0 and "What is torn" not in out
 
 
 @pytest.mark.parametrize("option", ["--write", "--json", "--curve"])
-def test_what_is_not_looked_at_is_not_written(workshop, capsys, option):
+def test_what_is_not_looked_at_is_not_written(workshop, fedmend, option):
     workshop.write()
-    more = [] if option == "--curve" else [str(workshop.folder / "new")]
-    with pytest.raises(SystemExit) as stopped:
-        main(["check", str(workshop.config), "--problems", option, *more])
-    assert stopped.value.code == 2 and "leave out --problems" in capsys.readouterr().err
+    more = [] if option == "--curve" else [workshop.folder / "new"]
+    code, _, err = fedmend("check", workshop.config, "--problems", option, *more)
+    assert code == 2 and "leave out --problems" in err
     workshop.edit(('data = "telco.csv"\n', ""), ("[[method]]", "[flare]\n[[method]]"))
     if more:
-        with pytest.raises(SystemExit) as stopped:
-            main(["check", str(workshop.config), option, *more])
-        assert stopped.value.code == 2
-        assert "party 'telco' has its table elsewhere" in capsys.readouterr().err
+        code, _, err = fedmend("check", workshop.config, option, *more)
+        assert code == 2 and "party 'telco' has its table elsewhere" in err
     assert not (workshop.folder / "new").exists()
-    main_ok(["check", str(workshop.config)])
-    assert "bank: 160 rows, 2 columns" in capsys.readouterr().out
+    assert "bank: 160 rows, 2 columns" in fedmend("check", workshop.config)[1]
 
 
-def test_json_and_file(workshop, capsys):
+def test_json_and_file(workshop, fedmend):
     workshop.write()
     mended, facts = workshop.folder / "sub" / "mended.toml", workshop.folder / "found.json"
-    main_ok(["check", str(workshop.config), "--write", str(mended), "--json", str(facts)])
+    write = ["check", workshop.config, "--write", mended]
+    code, out, _ = fedmend(*write, "--json", facts)
     found = json.loads(facts.read_text())
     assert found["aligned"] == 100 and found["advice"]["tears"][0]["name"] == "few-shared"
     config = load_config(mended)
     assert config.at(config.party[0].data).resolve() == workshop.folder / "bank.csv"
     assert config.recipe == "complete-vfl" and config.complete.params["source"] == "bank"
     assert [each.name for each in config.method] == ["vfl", "risa", "local-vfl", "local"]
-    assert f"fedmend run {mended}" in "".join(capsys.readouterr().out.split("\n"))
-    with pytest.raises(SystemExit) as stopped:
-        main(["check", str(workshop.config), "--write", str(mended)])
-    assert stopped.value.code == 2
-    assert "exists already" in capsys.readouterr().err
-    main_ok(["check", str(workshop.config), "--write", str(mended), "--force"])
-
-
-def main_ok(arguments):
-    try:
-        main(arguments)
-    except SystemExit as stopped:
-        assert stopped.code in (0, None)
+    assert code == 0 and f"fedmend run {mended}" in "".join(out.split("\n"))
+    code, _, err = fedmend(*write)
+    assert code == 2 and "exists already" in err
+    assert fedmend(*write, "--force")[0] == 0
 
 
 @pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")

@@ -260,23 +260,17 @@ def test_errors_name_the_stage(world) -> None:
     assert any("This was in the stage 'complete'" in note for note in caught.value.__notes__)
 
 
-def test_the_command_line_names_stage_and_way_on(world, monkeypatch, capsys) -> None:
-    from fedmend.cli import main
+def test_the_command_line_names_stage_and_way_on(world, monkeypatch, fedmend) -> None:
 
     world.write(RUN.replace("[0, 1]", "[0]") + VFL + '[evaluate]\nmetrics = ["rmse"]\n')
     world.workshop.edit(('name = "vfl"', 'name = "vfl"\nlabel_party = "bank"'))
     monkeypatch.chdir(world.folder)
-    with pytest.raises(SystemExit) as ended:
-        main(["run"])
-    told = capsys.readouterr().err
-    assert ended.value.code == ConfigError.exit_code
+    code, _, told = fedmend("run")
+    assert code == ConfigError.exit_code
     assert "'rmse' does not fit this label. Mend: choose from" in told
     assert "This was in the stage 'evaluate' (VFL)" in told and "--resume goes on" in told
     world.workshop.edit(('"rmse"', '"auc"'))
-    with pytest.raises(SystemExit) as ended:
-        main(["run", "--resume"])
-    shown = capsys.readouterr().out
-    assert not ended.value.code and "train VFL: as before" in shown and "Report:" in shown
-    with pytest.raises(SystemExit) as ended:
-        main(["run", "--from", "train"])
-    assert not ended.value.code and "Training VFL" in capsys.readouterr().out
+    code, shown, _ = fedmend("run", "--resume")
+    assert code == 0 and "train VFL: as before" in shown and "Report:" in shown
+    code, shown, _ = fedmend("run", "--from", "train")
+    assert code == 0 and "Training VFL" in shown

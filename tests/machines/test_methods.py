@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 import torch
 
-from fedmend.cli import main
 from fedmend.data.table import Table
 from fedmend.federation import Federation, Party
 from fedmend.federation.ledger import read_ledger
@@ -157,7 +156,7 @@ def test_every_method_gives_the_numbers_of_one_process(labellers):
     assert not {entry.kind for entry in entries} & {"label", "row"}
 
 
-def test_new_rows_are_predicted_where_they_are(labellers, tmp_path, capsys):
+def test_new_rows_are_predicted_where_they_are(labellers, tmp_path, fedmend):
     """After the run above, from the command line."""
     run = labellers.folder / "over"
     if not run.is_dir():
@@ -166,11 +165,9 @@ def test_new_rows_are_predicted_where_they_are(labellers, tmp_path, capsys):
         path = labellers.kits.party(name) / "party.toml"
         path.write_text(f'new = "{labellers.folder / name}.csv"\n' + path.read_text())
     labellers.up()
-    over = ["--engine", "flare", "--kits", str(labellers.kits.folder)]
-    with pytest.raises(SystemExit) as ended:
-        main(["predict", str(run), *over, "--method", "InC", "--out", str(tmp_path / "said")])
-    assert not ended.value.code
-    told = capsys.readouterr().out
+    over = ["--engine", "flare", "--kits", labellers.kits.folder]
+    code, told, _ = fedmend("predict", run, *over, "--method", "InC", "--out", tmp_path / "said")
+    assert code == 0
     place = f"runs/{(run / 'run.name').read_text()}/said/predictions.csv"
     for name in labellers.names:
         assert f"{name} (in its own kit, {place})" in told

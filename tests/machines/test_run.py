@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from fedmend.cli import main
 from fedmend.errors import ConfigError
 from fedmend.federation import read_ledger
 from fedmend.federation.ledger import inspect_ledger
@@ -60,13 +59,12 @@ def test_a_finished_run_leaves_no_checkpoints_and_says_that_it_finished(world, r
     wait_until(lambda: any(kit.glob("*-*-*-*-*/finished")))
 
 
-def test_all_ledgers_agree(world, record, capsys):
-    run = world.folder / "first"
-    main_without_exit(["ledger", str(run), "--reconcile"])
-    assert capsys.readouterr().out == "bank: agrees\ntelco: agrees\n"
+def test_all_ledgers_agree(world, record, fedmend):
+    told = fedmend("ledger", world.folder / "first", "--reconcile")
+    assert told[:2] == (0, "bank: agrees\ntelco: agrees\n")
 
 
-def test_an_entry_taken_out_of_a_ledger_is_found(world, record, tmp_path):
+def test_an_entry_taken_out_of_a_ledger_is_found(world, record, tmp_path, fedmend):
     run = world.folder / "first"
     # The copy of the run's end: predictions with its model are in the party's own ledger by now.
     lines = (run / "ledgers" / "telco.jsonl").read_text().splitlines(keepends=True)
@@ -82,19 +80,11 @@ def test_an_entry_taken_out_of_a_ledger_is_found(world, record, tmp_path):
         assert {flaw.line for flaw in changed.flaws} == {at + 1}
         (found,) = reconcile(read_ledger(run / "ledger.jsonl"), "telco", changed.entries)
         assert found.grade == grade
-        with pytest.raises(SystemExit) as ended:
-            main(["ledger", str(run), "--reconcile", "--with", f"telco={path}"])
-        assert ended.value.code == ConfigError.exit_code
+        code, _, _ = fedmend("ledger", run, "--reconcile", "--with", f"telco={path}")
+        assert code == ConfigError.exit_code
 
 
 def test_each_party_saw_what_it_was_asked_for(world, record):
     for name in ("bank", "telco"):
         assert "asks for a run 'bank and telco': vfl" in world.events(name)
         assert "ended: finished" in world.events(name)
-
-
-def main_without_exit(arguments):
-    try:
-        main(arguments)
-    except SystemExit as ended:
-        assert not ended.code

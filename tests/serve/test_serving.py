@@ -15,7 +15,6 @@ import pandas as pd
 import pytest
 from tests.serve.conftest import people, serving
 
-from fedmend.errors import ConfigError
 from fedmend.serve import predict_run
 from fedmend.serve import serving as room
 from fedmend.serve.serving import PredictServer
@@ -133,12 +132,6 @@ def test_for_this_machine_only(server, rows):
     for headers in [*hosts, {"Origin": "https://a.b"}]:
         assert ask(server.address, rows, **headers)[0] == 403
     assert ask(server.address, rows, path="other")[0] == 404
-
-
-def test_a_taken_port(vertical, server):
-    port = int(server.address.rpartition(":")[2].strip("/"))
-    with pytest.raises(ConfigError, match=f"port {port} cannot be used"):
-        PredictServer(vertical, "vfl", port)
 
 
 @pytest.mark.slow

@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import signal
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -173,17 +170,3 @@ def test_how_far_a_stage_is(watched, tmp_path):
     page = live_page(LiveState("Training <b>", 3, 12, "epochs", record), tmp_path, "1")
     assert "Training &lt;b&gt;: epochs, 3 of 12" in page
     assert '<progress max="1" value="0.250">' in page
-
-
-@pytest.mark.slow
-def test_a_real_process_ends_with_sigterm(watched):
-    command = [sys.executable, "-m", "fedmend", "watch", str(watched[0].run)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            address = process.stdout.readline().split()[0]
-            assert address.startswith("http://127.0.0.1:") and "finished</p>" in get(address)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
-        finally:
-            if process.poll() is None:
-                process.kill()

@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 
-from fedmend.cli import main
 from fedmend.errors import CryptoError
 from fedmend.federation import Ledger, Policy, read_ledger
 from fedmend.federation.ledger import COORDINATOR, Head, inspect_ledger
@@ -44,12 +43,6 @@ def chains(run):
     return {COORDINATOR: inspect_ledger(run / "ledger.jsonl"), **found}
 
 
-def call(*arguments):
-    with pytest.raises(SystemExit) as ended:
-        main([str(each) for each in arguments])
-    return ended.value.code
-
-
 def test_everybody_has_noted_the_heads_of_all_others(run):
     noted = {
         role: {each.sender for each in chain.entries if Head.of(each) is not None}
@@ -84,36 +77,35 @@ def test_an_end_that_is_cut_off_is_noticed_by_the_others(run, whose):
     assert len(found) == 2
 
 
-def test_verify_says_that_all_is_as_it_was_written(run, capsys):
-    assert call("ledger", run, "--verify") == 0
-    said = capsys.readouterr().out
+def test_verify_says_that_all_is_as_it_was_written(run, fedmend):
+    code, said, _ = fedmend("ledger", run, "--verify")
+    assert code == 0
     for role in ("the coordinator", "bank", "telco"):
         assert f"the ledger of {role} is whole" in said
     assert "6 of 6 heads that others were told agree" in said
 
 
-def test_verify_and_reconcile_name_what_was_taken_out(run, capsys):
+def test_verify_and_reconcile_name_what_was_taken_out(run, fedmend):
     path = run / "ledgers" / "telco.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     at = next(n for n, line in enumerate(lines) if '"statistic"' in line)
     path.write_text("".join(lines[:at] + lines[at + 1 :]))
-    assert call("ledger", run, "--verify") == 2
-    said = capsys.readouterr().err
-    assert f"telco, line {at + 1}: number {at + 1} is missing before it" in said
-    assert call("ledger", run, "--reconcile") == 2
-    said = capsys.readouterr().err
-    assert "telco, missing: telco → coordinator Probe.sums" in said
+    code, _, said = fedmend("ledger", run, "--verify")
+    assert code == 2 and f"telco, line {at + 1}: number {at + 1} is missing before it" in said
+    code, _, said = fedmend("ledger", run, "--reconcile")
+    assert code == 2 and "telco, missing: telco → coordinator Probe.sums" in said
     assert f"telco, line {at + 1}: number {at + 1} is missing" in said
 
 
-def test_a_party_verifies_another_party_s_copy_with_its_own_ledger(run, capsys):
-    assert call("ledger", own(run, "bank"), "--verify", "--with", f"telco={own(run, 'telco')}") == 0
-    assert "2 of 2 heads" in capsys.readouterr().out
+def test_a_party_verifies_another_party_s_copy_with_its_own_ledger(run, fedmend):
+    verify = ["ledger", own(run, "bank"), "--verify", "--with"]
+    code, said, _ = fedmend(*verify, f"telco={own(run, 'telco')}")
+    assert code == 0 and "2 of 2 heads" in said
     lines = own(run, "telco").read_text().splitlines(keepends=True)
     cut = run / "cut.jsonl"
     cut.write_text("".join(lines[:3]))
-    assert call("ledger", own(run, "bank"), "--verify", "--with", f"telco={cut}") == 2
-    assert "bank was told that line" in capsys.readouterr().err
+    code, _, said = fedmend(*verify, f"telco={cut}")
+    assert code == 2 and "bank was told that line" in said
 
 
 def test_a_chain_made_anew_by_its_owner_is_noticed(run):
@@ -154,10 +146,10 @@ def test_in_one_process_there_is_nothing_to_exchange(local):
     assert local.ledger.entries() == []
 
 
-def test_without_heads_verify_says_what_it_cannot_notice(wired, tmp_path, capsys):
+def test_without_heads_verify_says_what_it_cannot_notice(wired, tmp_path, fedmend):
     with wired.fed.workers(Probe) as workers:
         workers.sums()
     wired.fed.close()
-    assert call("ledger", tmp_path, "--verify") == 0
-    assert "an end that was cut off would not be noticed" in capsys.readouterr().out
+    code, said, _ = fedmend("ledger", tmp_path, "--verify")
+    assert code == 0 and "an end that was cut off would not be noticed" in said
     assert json.loads((tmp_path / "ledger.jsonl").read_text().splitlines()[0])["number"] == 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from fedmend.cli import main
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.flow import execute, plan_of
@@ -68,14 +68,11 @@ def ward(tmp_path: Path) -> Ward:
 
 
 @pytest.mark.usefixtures("pages")
-def test_a_run_from_file_to_report(ward: Ward, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_from_file_to_report(ward: Ward, fedmend: Any) -> None:
     ward.write(METHODS)
-    for command in ("check", "run"):
-        with pytest.raises(SystemExit) as ended:
-            main([command, str(ward.config)])
-        assert not ended.value.code
-    out = capsys.readouterr().out
-    assert "SAGE" in out and "FedAvg" in out
+    assert fedmend("check", ward.config)[0] == 0
+    code, out, _ = fedmend("run", ward.config)
+    assert code == 0 and "SAGE" in out and "FedAvg" in out
     folder = ward.folder / "runs" / "federation"
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "Round by round" in page
