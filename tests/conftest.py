@@ -6,9 +6,12 @@ import contextlib
 import gc
 import os
 import shutil
+import socket
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -339,6 +342,42 @@ def steady_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Randomised response from a seed: what is learnt from told labels is the same in every run."""
     draws = np.random.default_rng(0).bytes
     monkeypatch.setattr("fedmend.federation.labels.urandom", draws)
+
+
+# ---------------------------------------------------------------- a database
+
+
+@pytest.fixture(scope="session")
+def postgresql(tmp_path_factory):
+    """The address of a PostgreSQL server of our own, where its programs are installed."""
+    places = [Path(found).resolve().parent] if (found := shutil.which("initdb")) else []
+    places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    programs = next((each for each in places if (each / "pg_ctl").exists()), None)
+    if programs is None:
+        pytest.skip("no PostgreSQL server programs (initdb, pg_ctl) on this machine")
+    as_user = {"user": 65534, "group": 65534} if os.geteuid() == 0 else {}  # it refuses to be root
+    home = Path("/tmp") if as_user else tmp_path_factory.mktemp("pg")
+    home = home / f"fedmend-test-pg-{os.getpid()}"
+    home.mkdir(mode=0o700)
+    if as_user:
+        os.chown(home, 65534, 65534)
+
+    def run(program, *words):
+        command = [programs / program, "-D", home / "db", *words]
+        quiet = {"stdout": subprocess.DEVNULL, "timeout": 60}
+        subprocess.run(command, check=True, cwd=home, **quiet, **as_user)
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    try:
+        run("initdb", "-U", "bank", "-A", "trust", "--no-sync")
+        options = f"-p {port} -k {home} -c listen_addresses=127.0.0.1 -c fsync=off"
+        run("pg_ctl", "-o", options, "-l", home / "log", "-w", "start")
+        yield f"postgresql://bank:hidden@127.0.0.1:{port}/postgres"
+        run("pg_ctl", "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
 
 
 # ---------------------------------------------------------------- a browser

@@ -71,8 +71,9 @@ def test_the_flooding_is_as_wide_as_it_says(name: str, plain_bits: int) -> None:
     shares = np.array([float(Fraction(int(each), 1 << bits)) for each in values])
     assert np.histogram(shares, 16, (-1, 1))[0].min() > DEGREE / 16 * 0.7
     # Every digit that the noise is put together from is there.
+    some = [int(each) for each in values[:2000]]
     for at in range(bits):
-        assert 0.4 < np.mean([(int(each) >> at) & 1 for each in values]) < 0.6
+        assert 0.4 < np.mean([(each >> at) & 1 for each in some]) < 0.6
 
 
 def federation(n: int, values: np.ndarray | None = None) -> Federation:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
 import sqlite3
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -124,52 +119,6 @@ def test_an_absent_driver_names_the_extra(database, monkeypatch):
 
 
 # --- PostgreSQL -----------------------------------------------------------------------
-
-
-def _programs():
-    found = shutil.which("initdb")
-    folders = [Path(found).resolve().parent] if found else []
-    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    for folder in folders:
-        if (folder / "initdb").exists() and (folder / "pg_ctl").exists():
-            return folder
-    return None
-
-
-@pytest.fixture(scope="module")
-def postgresql(tmp_path_factory):
-    """The address of a server of our own, started for this module."""
-    programs = _programs()
-    if programs is None:
-        pytest.skip("no PostgreSQL server programs (initdb, pg_ctl) on this machine")
-    home = Path("/tmp") if os.geteuid() == 0 else tmp_path_factory.mktemp("pg")
-    home = home / f"fedmend-test-pg-{os.getpid()}"
-    home.mkdir(mode=0o700)
-    as_user = {}
-    if os.geteuid() == 0:  # the server refuses to run as root
-        os.chown(home, 65534, 65534)
-        as_user = {"user": 65534, "group": 65534}
-
-    def run(*command):
-        subprocess.run(
-            command, check=True, cwd=home, stdout=subprocess.DEVNULL, timeout=60, **as_user
-        )
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    try:
-        run(programs / "initdb", "-D", home / "db", "-U", "bank", "-A", "trust", "--no-sync")
-        options = f"-p {port} -k {home} -c listen_addresses=127.0.0.1 -c fsync=off"
-        run(
-            programs / "pg_ctl", "-D", home / "db", "-o", options, "-l", home / "log", "-w", "start"
-        )
-        try:
-            yield f"postgresql://bank:hidden@127.0.0.1:{port}/postgres"
-        finally:
-            run(programs / "pg_ctl", "-D", home / "db", "-m", "immediate", "stop")
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 @pytest.fixture

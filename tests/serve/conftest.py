@@ -63,7 +63,7 @@ VERTICAL = {
 }
 ANNOTATED = ("inc", "majority", "dawid-skene", "random-labeller")
 HORIZONTAL = ("sage", "fedavg")
-THREE = ("vfl", "absent-partner", "risa")
+THREE = ("vfl", "risa")
 
 
 @pytest.fixture(scope="session")
