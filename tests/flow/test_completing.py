@@ -4,7 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedmend.errors import PrivacyWarning, Refused
 from fedmend.federation import read_ledger
+from fedmend.federation.kinds import KINDS
 from fedmend.flow import Listener, execute, plan_of
 from fedmend.flow.config import load_config
 from fedmend.flow.kept import keep_completion, restore_completion
@@ -134,3 +136,41 @@ def test_whom_two_of_three_know_is_joined_not_guessed(torn, pairs):
     lacking = {"telco": record.overview["parties"][0]["unaligned"]}
     assert found["shop"].rows == (rows["bank"] - rows["shop"] if pairs else lacking["telco"])
     assert found["telco"].rows < lacking["telco"] if pairs else True
+
+
+@pytest.mark.filterwarnings("ignore:only .* common to:fedmend.errors.PrivacyWarning")
+def test_the_published_method_from_a_file_on_a_table_with_missing_cells(workshop):
+    """Paillier with a small key; its parties' policies must let differences out, as it says."""
+    rng = np.random.default_rng(0)
+    income = rng.normal(size=60)
+    bank = pd.DataFrame({"customer": range(60), "income": income, "y": income > 0})
+    calls = pd.Series(income[:30] + 0.1 * rng.normal(size=30)).mask(np.arange(30) == 3)
+    telco = pd.DataFrame({"customer": range(30), "calls": calls})
+    for name, frame in (("bank", bank), ("telco", telco)):
+        frame.to_csv(workshop.folder / f"{name}.csv", index=False)
+    party = '[[party]]\nname = "{0}"\ndata = "{0}.csv"\nid = "customer"\n{1}\n[party.policy]\n{2}'
+    preset = (
+        '[complete]\npreset = "paper"\nkey_bits = 1024\ngenerator_params = { epochs = 1 }\n'
+        '[run]\nleave_out = ["train", "evaluate", "report"]\n'
+    )
+
+    def write(policy: str) -> None:
+        parties = party.format("bank", 'label = "y"', policy) + party.format("telco", "", policy)
+        workshop.config.write_text(parties + preset)
+
+    write("")
+    with (
+        pytest.warns(PrivacyWarning, match='policy allows the kind .row.*correlation_mode = "bfv"'),
+        pytest.raises(Refused, match="allow 'row' in the policy of 'telco'"),
+    ):
+        run(workshop)
+    write(f"allow = {sorted(KINDS)}\n")
+    listener = Watching()
+    with pytest.warns(PrivacyWarning, match="difference of every row"):
+        record = execute(
+            plan_of(load_config(workshop.config)), workshop.folder / "again", listener=listener
+        )
+    assert (COMPLETING, "correlation: differences under Paillier") in listener.heard
+    (pair,) = Mending.from_dict(record.mending).pairs
+    assert [(each.name, each.group) for each in pair.columns] == [("calls", "strong")]
+    assert pair.columns[0].predicted + pair.columns[0].filled == pair.rows

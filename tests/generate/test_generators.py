@@ -227,6 +227,7 @@ def test_the_published_form_is_a_preset(name, mixed):
     kind = type(make(name))
     published = kind.paper(device="cpu")
     assert {key: published.get_params()[key] for key in PUBLISHED[name]} == PUBLISHED[name]
+    assert make(name, preset="paper", device="cpu").get_params() == published.get_params()
     small = {"epochs": 1, "steps": 2, "channels": 8, "sampling_steps": 3}
     if name == "tabddpm":
         small["hidden"] = (16, 16)

@@ -298,6 +298,17 @@ def test_published_is_right_without_ties_and_biased_with():
     assert abs(found.matrix.iloc[0, 0] - reference(tied, right)[0][0, 0]) > 1e-3
 
 
+def test_a_missing_cell_has_the_middle_rank_in_the_published_protocol():
+    left, right = mixed(0, 20, 2, missing=0.2), mixed(1, 20, 1)
+    found, _ = correlate(left, right, protocol="published", mode="dealer")
+    ranks = [np.nan_to_num(rankdata(x, nan_policy="omit") - (1 + np.sum(~np.isnan(x))) / 2)
+             for x in left.T]  # fmt: skip
+    other = rankdata(right[:, 0]) - 10.5
+    expected = [1 - 6 * np.sum((own - other) ** 2) / (20 * 399) for own in ranks]
+    np.testing.assert_allclose(found.matrix["y0"], expected, atol=1e-12)
+    assert found.missing == "middle-rank" and (found.counts == 20).all(axis=None)
+
+
 # ---------------------------------------------------------------------------------- refusals
 
 
@@ -309,8 +320,6 @@ def test_refusals():
     assert len(caught.value.problems) == 5
     with pytest.raises(AlignmentError, match="9 aligned rows are too few"):
         correlate(mixed(0, 9, 1), mixed(0, 9, 1), mode="dealer")
-    with pytest.raises(DataError, match="missing"):
-        correlate(mixed(0, 20, 1, missing=0.2), mixed(1, 20, 1), protocol="published")
 
 
 def test_what_leaves_and_what_stays_behind():

@@ -1,15 +1,16 @@
 """`fedmend bench sage-tables`: whether pseudo-labels pay on small tables, and who would have known.
 
 Five clients with few labels, or labels at two of them, or at one party that has nothing else ("the
-server"). Beside FedAvg, FixMatch and SAGE stand a client alone, and what held-out labelled rows
-would have chosen, as ``auto`` does: the simplest within a standard error of the best over folds.
+server"). Beside FedAvg, FixMatch and SAGE stand a client alone, and the default: what ``auto``
+takes on held-out labelled rows, of parties that have enough of them in a fold to tell anything.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
@@ -19,38 +20,46 @@ import pandas as pd
 import torch
 
 from fedmend.data.crowds import client_rows
+from fedmend.federation.policy import Policy
+from fedmend.flow.choosing import main_metric, simplest
+from fedmend.learn.metrics import auc
 from fedmend.methods.horizontal.networks import NetSpec
 from fedmend.methods.horizontal.rounds import Pool
 from fedmend.methods.horizontal.views import TableViews
 from fedmend_bench import datasets
+from fedmend_bench.cells import run_cells
 from fedmend_bench.harness import Bar, BenchResult
 from fedmend_bench.options import chosen
 from fedmend_bench.sage.methods import estimator_of
 from fedmend_bench.sage.simulator import Simulator, simulator_of
 
 NAME = "sage-tables"
-HELP = "few labels on small tables: FedAvg, FixMatch, SAGE, a client alone, and a choice by folds"
+HELP = "few labels on small tables: FedAvg, FixMatch, SAGE, a client alone, and auto's choice"
 
-LABELLED: dict[str, float | int] = {
-    "digits": 10,
-    "letter": 10,
-    "adult": 0.06,
-    "bank": 0.06,
-    "credit": 0.06,
-}
-"""Labels of each class, or their share of the rows."""
+DATA = ("digits", "letter", "adult", "bank", "credit")
+# Labels of each class where there are many classes, else of all rows.
+OF_A_CLASS, OF_ALL = {"digits": 10, "letter": 10}, 96
 WHERE = ("every", "some", "server")
-# Rows of a table that are drawn from, that clients share, and to test on.
-POOL, ROWS, TEST, TEST_OF_DIGITS = 8000, 1600, 1000, 450
-CLIENTS, FOLDS, WARMUP = 5, 4, 4
-ARMS = {
-    "FedAvg": ("FedAvg", 0),
-    "FixMatch": ("FixMatch-LPL", 0),
-    "SAGE": ("SAGE", 0),
-    "FixMatch, warm-up": ("FixMatch-LPL", WARMUP),
-    "SAGE, warm-up": ("SAGE", WARMUP),
-}
-CANDIDATES = ("FedAvg", "FixMatch, warm-up", "SAGE, warm-up")
+# Rows of a table that are drawn from, and to test on.
+POOL, TEST, TEST_OF_DIGITS = 8000, 1000, 450
+CLIENTS = 5
+CANDIDATES = {"FedAvg": "FedAvg", "FixMatch": "FixMatch-LPL", "SAGE": "SAGE"}
+"""As ``auto`` has them for horizontal federations, the simplest first."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A table dealt out in a way, and a seed of all of it."""
+
+    data: str
+    where: str
+    alpha: float
+    labelled: float
+    rows: int
+    rounds: int
+    warmup: int
+    folds: int
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,7 @@ class Share:
     name: str
     labelled: np.ndarray
     rest: np.ndarray
+    own_test: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -71,13 +81,12 @@ class Tables:
     shares: list[Share]
     test: np.ndarray
 
-    def train(self, name: str, shares: Sequence[Share], rounds: int, seed: int) -> Simulator:
-        """An arm's common model after all rounds."""
-        method, warmup = ARMS[name]
-        options = {"rounds": rounds, "seed": seed}
-        if warmup:
-            options["warmup"] = warmup
-        estimator = estimator_of(method, "default", **options)
+    def train(self, name: str, shares: Sequence[Share], cell: Cell) -> Simulator:
+        """A candidate's common model after all rounds."""
+        options = {"rounds": cell.rounds, "seed": cell.seed}
+        if name != "FedAvg":
+            options["warmup"] = cell.warmup
+        estimator = estimator_of(CANDIDATES[name], "default", **options)
         views = TableViews(torch.from_numpy(self.values), noise=0.3, drop=0.4)
         pools = [
             Pool(
@@ -94,13 +103,21 @@ class Tables:
         classes = int(self.y.max()) + 1
         net = NetSpec("mlp", classes=classes, numeric=self.values.shape[1], hidden=(64,))
         simulator = simulator_of(estimator, pools, net, device="cpu")
-        while simulator.round < rounds:
+        while simulator.round < cell.rounds:
             simulator.run_round()
         return simulator
 
-    def accuracy(self, simulator: Simulator, rows: np.ndarray) -> float:
+    def scores(self, simulator: Simulator, rows: np.ndarray) -> dict[str, float]:
+        """Accuracy and AUC on some rows."""
         views = TableViews(torch.from_numpy(self.values[rows]))
-        return simulator.accuracy(views, self.y[rows])
+        said = simulator.probabilities(views).double().cpu().numpy()
+        right = float((said.argmax(1) == self.y[rows]).mean())
+        return {"accuracy": right, "auc": auc(self.y[rows], said)}
+
+    def own(self, simulator: Simulator, share: Share) -> float:
+        """How many of a client's own test rows are right."""
+        rows = share.own_test
+        return len(rows) * self.scores(simulator, rows)["accuracy"] if len(rows) else 0.0
 
 
 def run(
@@ -110,78 +127,180 @@ def run(
     where: str | Sequence[str] = "every",
     alpha: float | Sequence[float] = 0.5,
     labelled: float | int | None = None,
+    rows: int = 1600,
     rounds: int = 20,
-    seed: int | Sequence[int] = (0, 1, 2),
+    warmup: int = 0,
+    folds: int = 4,
+    seed: int | Sequence[int] = (0, 1, 2, 3, 4),
+    processes: int = 1,
+    folder: str | None = None,
 ) -> BenchResult:
-    """Train every arm on every table, split and seed; a line each is the mean over seeds.
+    """Train every candidate on every table, split and seed; a line each is the mean over seeds.
 
-    labelled: labels of each class, or their share of the rows; by default few (`LABELLED`).
+    labelled: labels of each class, or their share of the rows; by default few (`OF_ALL`). warmup:
+    rounds before pseudo-labels; ``auto`` has none by itself. folds: ``auto`` has five, and at least
+    two where its time is up; 0 compares nothing, and FedAvg alone is trained.
     """
     if quick:
-        data, rounds, seed = "digits", 6, 0
-    names = chosen("data", data or list(LABELLED), LABELLED)
+        data, rows, rounds, seed = "digits", 800, 6, (0, 1)
+    names = chosen("data", data or list(DATA), dict.fromkeys(DATA))
     places = chosen("where", where, dict.fromkeys(WHERE))
     alphas = alpha if isinstance(alpha, Sequence) else [alpha]
     seeds = seed if isinstance(seed, Sequence) else [seed]
-    result, ahead = BenchResult(NAME, [], []), list[float]()
-    for place, name, each in itertools.product(places, names, alphas):
-        labels = LABELLED[name] if labelled is None else labelled
-        found = [_arms(world_of(name, float(each), labels, place, s), rounds, s) for s in seeds]
-        means = {arm: fmean(one[arm] for one in found) for arm in found[0]}
-        result.rows.append({"labels at": place, "data": name, "alpha": each, **means})
-        ahead += [one["chosen"] - one["FedAvg"] for one in found]
-    error = stdev(ahead) / math.sqrt(len(ahead)) if len(ahead) > 1 else 0.0
-    behind = "the choice's accuracy less FedAvg's, and two standard errors"
-    result.bars.append(Bar.at_least(behind, fmean(ahead) + 2 * error, 0.0))
-    return result
-
-
-def _arms(world: Tables, rounds: int, seed: int) -> dict[str, float]:
-    """Accuracies on the test rows: of a client alone, of every arm, and of the one folds choose."""
-    alone = [
-        world.accuracy(world.train("FedAvg", [each], rounds, seed), world.test)
-        for each in world.shares
-        if len(each.labelled)
+    cells = [
+        Cell(name, place, float(each), share, rows, rounds, warmup, folds, int(number))
+        for place, name, each in itertools.product(places, names, alphas)
+        for share in [float(OF_A_CLASS.get(name, OF_ALL / rows) if labelled is None else labelled)]
+        for number in seeds
     ]
-    trained = {name: world.train(name, world.shares, rounds, seed) for name in ARMS}
-    found = {name: world.accuracy(model, world.test) for name, model in trained.items()}
-    return {"alone": fmean(alone), **found, "chosen": found[_chosen(world, rounds, seed)]}
+    found = run_cells(measure, cells, folder, processes)
+    lines = [(cell, told) for cell, told in zip(cells, found, strict=True) if "failed" not in told]
+    return BenchResult(NAME, summary(lines), bars_of(lines))
 
 
-def _chosen(world: Tables, rounds: int, seed: int) -> str:
-    """The first of the candidates within a standard error of the best, on held-out labels."""
-    rng = np.random.default_rng([seed, 99])
+def measure(cell: Cell) -> dict[str, Any]:
+    """Test rows: a client alone, and every candidate. Held-out rows: every candidate, by fold."""
+    world = world_of(cell)
+    labelled = [each for each in world.shares if len(each.labelled)]
+    alone = {each.name: world.train("FedAvg", [each], cell) for each in labelled}
+    names = CANDIDATES if cell.folds else ["FedAvg"]
+    trained = {name: world.train(name, world.shares, cell) for name in names}
+    tested = [each for each in labelled if len(each.own_test)]
+    return {
+        "labels": [len(each.labelled) for each in world.shares],
+        "alone": [world.scores(model, world.test) for model in alone.values()],
+        "own rows": sum(len(each.own_test) for each in tested),
+        "alone, own": sum(world.own(alone[each.name], each) for each in tested),
+        "test": {name: world.scores(model, world.test) for name, model in trained.items()},
+        "own": {
+            name: sum(world.own(model, each) for each in tested) for name, model in trained.items()
+        },
+        "folds": _folds(world, cell),
+    }
+
+
+def _folds(world: Tables, cell: Cell) -> dict[str, list[dict[str, float]]]:
+    """Every candidate's scores of held-out labelled rows, of parties that may tell of them.
+
+    Nothing where no party has enough: then ``auto`` does not compare.
+    """
+    rng = np.random.default_rng([cell.seed, 99])
     orders = [rng.permutation(each.labelled) for each in world.shares]
-    scores: dict[str, list[float]] = {name: [] for name in CANDIDATES}
-    for number in range(FOLDS):
-        held = np.concatenate([order[number::FOLDS] for order in orders])
+    orders = [order[np.argsort(world.y[order], kind="stable")] for order in orders]
+    scores: dict[str, list[dict[str, float]]] = {name: [] for name in CANDIDATES}
+    for number in range(cell.folds):
+        parts = [order[number :: cell.folds] for order in orders]
+        judging = [part for part in parts if len(part) >= Policy().min_rows]
+        if not judging:
+            break
+        held = np.concatenate(parts)
         kept = [replace(each, labelled=np.setdiff1d(each.labelled, held)) for each in world.shares]
         for name, values in scores.items():
-            values.append(world.accuracy(world.train(name, kept, rounds, seed), held))
-    best = max(scores.values(), key=fmean)
-    for name, values in scores.items():
-        behind = [top - own for top, own in zip(best, values, strict=True)]
-        if fmean(behind) <= stdev(behind) / math.sqrt(FOLDS):
-            return name
-    raise AssertionError("the best is within an error of itself")
+            model = world.train(name, kept, cell)
+            values.append(world.scores(model, np.concatenate(judging)))
+    return scores
 
 
-def world_of(name: str, alpha: float, labelled: float | int, where: str, seed: int) -> Tables:
-    """A table dealt out to five clients; a quarter of what has no label is kept out."""
-    x, y = _columns(name)
-    rng = np.random.default_rng([seed, 77])
-    order, tested = rng.permutation(len(y)), TEST_OF_DIGITS if name == "digits" else TEST
-    test, train = order[:tested], order[tested:][:ROWS]
+def taken(found: Mapping[str, Any], *, beyond_chance: bool = True) -> str:
+    """The candidate that ``auto`` takes on these folds."""
+    folds = found["folds"]
+    if not folds["FedAvg"]:
+        return "FedAvg"
+    metric = main_metric([], [scores for values in folds.values() for scores in values])
+    values = [[each[metric] for each in folds[name]] for name in CANDIDATES]
+    return list(CANDIDATES)[simplest(values, beyond_chance=beyond_chance)]
+
+
+# ---------------------------------------------------------------- what it says
+
+
+def summary(lines: Sequence[tuple[Cell, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """A row for each table and split: accuracies, means over seeds."""
+    groups: dict[Cell, list[Mapping[str, Any]]] = {}
+    for cell, found in lines:
+        groups.setdefault(replace(cell, seed=0), []).append(found)
+    return [_row(cell, found) for cell, found in groups.items()]
+
+
+def _row(cell: Cell, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    names, trained = [taken(each) for each in found], found[0]["test"]
+    apart = [_apart(each, name) for each, name in zip(found, names, strict=True)]
+    own = [_apart_own(each, name) for each, name in zip(found, names, strict=True)]
+    return {
+        "labels at": cell.where,
+        "data": cell.data,
+        "alpha": cell.alpha,
+        "labels": round(fmean(sum(each["labels"]) for each in found)),
+        "seeds": len(found),
+        "compared": sum(bool(each["folds"]["FedAvg"]) for each in found),
+        "alone": fmean(fmean(one["accuracy"] for one in each["alone"]) for each in found),
+        **{name: fmean(each["test"][name]["accuracy"] for each in found) for name in trained},
+        "default less FedAvg": points(apart),
+        "default less alone": points(
+            each["test"][name]["accuracy"] - fmean(one["accuracy"] for one in each["alone"])
+            for each, name in zip(found, names, strict=True)
+        ),
+        "default less alone, own rows": points(own) if cell.where != "server" else "–",
+        "FedAvg left": sum(name != "FedAvg" for name in names),
+        "by one s.e.": sum(taken(each, beyond_chance=False) != "FedAvg" for each in found),
+    }  # fmt: skip
+
+
+def _apart(found: Mapping[str, Any], name: str) -> float:
+    return float(found["test"][name]["accuracy"] - found["test"]["FedAvg"]["accuracy"])
+
+
+def _apart_own(found: Mapping[str, Any], name: str) -> float:
+    rows = found["own rows"]
+    return float((found["own"][name] - found["alone, own"]) / rows) if rows else 0.0
+
+
+def points(given: Iterable[float]) -> str:
+    """Percentage points, mean ± standard error."""
+    shares = list(given)
+    if not any(shares):
+        return "0"
+    error = stdev(shares) / math.sqrt(len(shares)) if len(shares) > 1 else math.nan
+    return f"{100 * fmean(shares):+.1f} ± {100 * error:.1f}".replace("-", "−")
+
+
+def bars_of(lines: Sequence[tuple[Cell, Mapping[str, Any]]]) -> list[Bar]:
+    """The default is behind neither FedAvg nor a client alone, but for what is chance."""
+    named = [(found, taken(found)) for _, found in lines]
+    told = {
+        "FedAvg's": [_apart(*each) for each in named],
+        "a client's alone on its own rows": [
+            _apart_own(*each) for each in named if each[0]["own rows"]
+        ],
+    }
+    bars = []
+    for whose, values in told.items():
+        error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+        what = f"the default's accuracy less {whose}, and two standard errors"
+        bars.append(Bar.at_least(what, fmean(values) + 2 * error, 0.0))
+    return bars
+
+
+# ---------------------------------------------------------------- the rows
+
+
+def world_of(cell: Cell) -> Tables:
+    """A table dealt out to five clients; a quarter of what has no label is for their own tests."""
+    x, y = _columns(cell.data)
+    rng = np.random.default_rng([cell.seed, 77])
+    order, tested = rng.permutation(len(y)), TEST_OF_DIGITS if cell.data == "digits" else TEST
+    test, train = order[:tested], order[tested:][: cell.rows]
     spread = x[train].std(0)
     values = (x - x[train].mean(0)) / np.where(spread > 0, spread, 1)
     values = np.clip(values, -8, 8).astype(np.float32)
+    labelled = cell.labelled if cell.labelled < 1 else int(cell.labelled)
+    parts = client_rows(y[train], CLIENTS, cell.alpha, labelled=labelled, seed=cell.seed)
     shares = []
-    for number, part in enumerate(
-        client_rows(y[train], CLIENTS, alpha, labelled=labelled, seed=seed)
-    ):
+    for number, part in enumerate(parts):
         rest = rng.permutation(train[np.setdiff1d(part.all, part.labelled)])
-        shares.append(Share(f"c{number}", train[part.labelled], rest[len(rest) // 4 :]))
-    return Tables(values, y, _moved(shares, where), test)
+        kept, own = rest[len(rest) // 4 :], rest[: len(rest) // 4]
+        shares.append(Share(f"c{number}", train[part.labelled], kept, own))
+    return Tables(values, y, _moved(shares, cell.where), test)
 
 
 def _moved(shares: list[Share], where: str) -> list[Share]:
@@ -195,7 +314,8 @@ def _moved(shares: list[Share], where: str) -> list[Share]:
         return shares[:2] + bare
     if where == "server":
         every = np.concatenate([each.labelled for each in shares])
-        return [*(replace(each, labelled=none) for each in shares), Share("server", every, none)]
+        server = Share("server", every, none, none)
+        return [*(replace(each, labelled=none) for each in shares), server]
     return shares
 
 

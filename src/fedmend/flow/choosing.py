@@ -2,8 +2,9 @@
 
 (Elsewhere it is a method of its own, `fedmend.methods.auto`.) All candidates train on the first
 fold, then all on the second, and so on, until the folds or the time are at their end; candidates
-are compared on the folds that they all have. The simplest one that is within a standard error of
-the best is then trained on all rows, like a method that the file names.
+are compared on the folds that they all have. The simplest one that the best is not ahead of, by a
+standard error or in horizontal federations beyond chance, is then trained on all rows, like a
+method that the file names.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from scipy.stats import t as student
 
 from fedmend.errors import ConfigError, FedmendError, FedmendWarning, Refused
 from fedmend.federation import Federation
@@ -154,18 +157,9 @@ class Contest:
         }
 
     def _chosen(self, able: list[Candidate], folds: int) -> Candidate:
-        """The first, and so the simplest, that is within a standard error of the best."""
         sign = 1 if better_is_higher(self.metric) else -1
-        best = max(able, key=lambda each: sign * statistics.fmean(each.values[:folds]))
-        for each in able:
-            behind = [
-                sign * (top - own)
-                for top, own in zip(best.values[:folds], each.values[:folds], strict=True)
-            ]
-            error = statistics.stdev(behind) / math.sqrt(folds) if folds > 1 else 0.0
-            if statistics.fmean(behind) <= error:
-                return each
-        return best
+        values = [[sign * value for value in each.values[:folds]] for each in able]
+        return able[simplest(values, beyond_chance=self.horizontal)]
 
     @property
     def _by_majority(self) -> bool:
@@ -257,6 +251,28 @@ class Contest:
         if rows < FEW_ROWS:
             lines.append(f"{rows} rows are too few to tell methods apart with any certainty.")
         return lines
+
+
+def simplest(values: Sequence[Sequence[float]], *, beyond_chance: bool) -> int:
+    """The first candidate that the best one is not ahead of; of each, its values in all folds.
+
+    Ahead is by more than a standard error of the paired difference, or, beyond_chance, by more than
+    a one-sided test at 5 % grants to chance: folds share rows to train on, so their differences
+    vary less than those of other rows would (Nadeau and Bengio, 2003).
+    """
+    folds = len(values[0])
+    best = max(values, key=statistics.fmean)
+    for number, own in enumerate(values):
+        behind = [top - value for top, value in zip(best, own, strict=True)]
+        limit = math.inf if beyond_chance else 0.0
+        if folds > 1:
+            rate = math.sqrt(1 / folds)
+            if beyond_chance:
+                rate = float(student.ppf(0.95, folds - 1)) * math.sqrt(1 / folds + 1 / (folds - 1))
+            limit = rate * statistics.stdev(behind)
+        if statistics.fmean(behind) <= limit:
+            return number
+    raise AssertionError("the best is not ahead of itself")
 
 
 def main_metric(metrics: list[str], scores: Sequence[Mapping[str, float | None]]) -> str:

@@ -45,8 +45,14 @@ def known_generators() -> list[str]:
 
 
 def make(name: str, **params: Any) -> Generator:
-    """A generator by name: ``make("vae", epochs=100)``."""
-    return class_of(name)(**params)
+    """A generator by name: ``make("vae", epochs=100)``, ``make("gain", preset="paper")``."""
+    kind, preset = class_of(name), params.pop("preset", None)
+    if preset is None:
+        return kind(**params)
+    if preset not in kind.PRESETS:
+        known = did_you_mean(str(preset), kind.PRESETS)
+        raise ConfigError(f"{name} has no preset {preset!r}: {known}")
+    return kind(**{**kind.PRESETS[preset], **params})
 
 
 def class_of(name: str) -> type[Generator]:

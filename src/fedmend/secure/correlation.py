@@ -23,7 +23,8 @@ Missing cells drop a row out of the pairs concerned:
     ``nan_policy="omit"``. Ranks within a pair depend on the other side's gaps, so the two parties
     tell each other *which rows miss a value*: kind ``row``, which a default policy refuses.
 
-Where nothing is missing the two are the same. A column without two different values has no
+Where nothing is missing the two are the same. The paper has no rule: in its protocol a missing cell
+has the middle rank, and all rows count. A column without two different values has no
 correlation: NaN, no strength, last in the order.
 """
 
@@ -41,7 +42,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend._parameters import Rules, at_least, check_values, one_of
-from fedmend.errors import AlignmentError, CryptoError, DataError
+from fedmend.errors import AlignmentError, CryptoError
 from fedmend.federation.bound import declare
 from fedmend.federation.federation import Each, Federation, WorkerGroup
 from fedmend.federation.rows import frequent, varies_in_few
@@ -357,7 +358,8 @@ def rank_correlation(
         finally:
             workers.forget()
     rho[counts < min_rows] = np.nan
-    return _summary(work, rho, counts, strength, missing)
+    rule = "middle-rank" if protocol == "published" else missing
+    return _summary(work, rho, counts, strength, rule)
 
 
 @dataclass
@@ -440,12 +442,7 @@ def _pairwise(work: _Work) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _published(work: _Work) -> tuple[np.ndarray, np.ndarray]:
-    if work.gaps:
-        raise DataError(
-            "the published protocol has no rule for missing cells",
-            mend="protocol='inner-product', or name columns without missing cells",
-        )
-    norms = work.workers.own_ranks(work.gaps)
+    norms = work.workers.own_ranks(False)
     ab = work.products(work.a, "ranks", "ranks")
     squares = _column(norms[work.a]) + _column(norms[work.b]).T - 2 * ab
     n = work.each("rows")[0]

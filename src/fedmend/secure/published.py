@@ -132,8 +132,9 @@ class PublishedProducts(Products):
 
     worker = PublishedWorker
     warning = (
-        "mode='published' shows the coordinator the difference of every row: for reference only. "
-        "Mend: mode='bfv'"
+        "mode='published' shows the coordinator the difference of every row: for reference only, "
+        "and for parties whose policy allows the kind 'row'. Mend: mode='bfv' (FedPSG-PUM: "
+        'correlation_mode = "bfv"), which gives the same value'
     )
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -90,7 +90,8 @@ def test_horizontal_folds_are_each_partys_own() -> None:
 
     def table(first):
         ids = np.arange(first, first + 30)
-        return Table(ids, {"x": rng.normal(size=30), "y": rng.choice(["a", "b"], 30)}, label="y")
+        y = rng.permutation(np.repeat(np.array(["a", "b", None], object), (6, 3, 21)))
+        return Table(ids, {"x": rng.normal(size=30), "y": y}, label="y")
 
     fed = Federation(Party("a", table(0)), Party("b", table(100)), strict=True)
     seen: dict[str, list[int]] = {"a": [], "b": []}
@@ -99,6 +100,8 @@ def test_horizontal_folds_are_each_partys_own() -> None:
         for party in seen:
             site = fed.engine.site(party)
             out = site.tables[held.dataset].ids.tolist()
+            # Labels are few: each fold has its share of each class.
+            assert site.tables[held.dataset].y.value_counts().to_dict() == {"a": 2, "b": 1}
             assert not set(out) & set(site.tables[train.dataset].ids.tolist())
             seen[party] += out
     assert sorted(seen["a"]) == list(range(30)) and sorted(seen["b"]) == list(range(100, 130))

@@ -925,6 +925,7 @@ def test_a_column_without_a_value_stays_empty_and_the_others_are_completed(
         ({"tree": {"tree": 5}}, "tree: there is no argument 'tree': did you mean 'trees'"),
         ({"generator_params": {"epoch": 3}}, "vae has no parameter 'epoch': did you mean 'epochs'"),
         ({"generator_params": {"epochs": 0}}, "generator_params: epochs must be at least 1"),
+        ({"generator_params": {"preset": "papr"}}, "vae has no preset 'papr': did you mean"),
     ],
     ids=str,
 )

@@ -4,7 +4,7 @@ Folds are drawn over the common order of the aligned rows, which says nothing ab
 that all parties can be told which rows to hold out. Of the rows that only the label party has, it
 holds out a share of each class itself. A held-out row is in no training table of its fold, be it as
 a row of one party or as a completed one. In a horizontal federation every party holds out rows of
-its own.
+its own, a share of each class.
 """
 
 from __future__ import annotations
@@ -107,6 +107,9 @@ class FoldWorker(Worker):
 
     def _own_part(self, number: int, folds: int) -> np.ndarray:
         order = self.site.rng("folds").permutation(len(self.table))
+        if self.table.label is not None:  # of each class, and of rows without one, a share
+            codes = pd.factorize(self.table.y.iloc[order])[0]
+            order = order[np.argsort(codes, kind="stable")]
         out = np.zeros(len(self.table), dtype=bool)
         out[order[number::folds]] = True
         return out

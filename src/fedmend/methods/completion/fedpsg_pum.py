@@ -125,7 +125,7 @@ class FedPSGPUM(Estimator):
     is not learnt from them.
     generator, generator_params, condition, draws: of the weak columns; with a condition `draws`
     generated values a cell are averaged. generator_params: None for the generator's
-    own defaults, but 30 epochs of "vae".
+    own defaults, but 30 epochs of "vae"; {"preset": "paper"} for its published settings.
     min_skill: completed columns enter `.federation` if their predictions spare at least this share
     of the error of the mean (or of the classes' shares) on rows held out; below they are missing
     there, as generated ones are, and only exported. None: all enter.
@@ -360,7 +360,7 @@ class FedPSGPUM(Estimator):
                 if name not in own
             ]
         if self.generator in known_generators() and self.generator_params:
-            names = class_of(self.generator).parameter_names()
+            names = [*class_of(self.generator).parameter_names(), "preset"]
             wrong = [name for name in self.generator_params if name not in names]
             found += [
                 f"generator_params: {self.generator} has no parameter {name!r}: "
