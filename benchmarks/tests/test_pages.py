@@ -70,3 +70,41 @@ def test_files_of_results_are_all_used() -> None:
         if name.endswith(".jsonl"):
             lines = (RESULTS / name).read_text(encoding="utf-8").splitlines()
             assert all({"cell", "found"} == set(json.loads(line)) for line in lines)
+
+
+# ---------------------------------------------------------------- what the docs claim
+
+ROOT = RESULTS.parents[1]
+DOCS = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *(ROOT / "docs").glob("how-to/*.md"),
+]
+NO_FIGURES = re.compile(
+    r"```.*?```|`[^`\n]*`|\]\([^)]*\)|\b3\.1\d\b|\*94% on CIFAR.*?\*", re.DOTALL
+)
+FIGURE = re.compile(r"(?<![\w.,])(?:\d[\d,]*)?\.\d+(?!\w|[.,]\d)")
+
+
+def figures(text: str) -> set[str]:
+    return {each.replace(",", "") for each in FIGURE.findall(NO_FIGURES.sub(" ", text))}
+
+
+@pytest.fixture(scope="module")
+def measured() -> set[tuple[int, float]]:
+    """Every figure of the results, rounded to as many digits as a summary may have."""
+    known = set[str]().union(*(figures(page.read_text(encoding="utf-8")) for page in PAGES))
+    shares = [each for curve in read_curves(RESULTS / CIFAR) for each in curve.rounds]
+    known |= {f"{100 * each['accuracy']:.2f}" for each in shares}
+    return {
+        (digits, round(float(each), digits))
+        for each in known
+        for digits in range(1, len(each.partition(".")[2]) + 1)
+    }
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.stem)
+def test_figures_of_the_docs_stand_on_pages_of_results(page: Path, measured) -> None:
+    """Figures with a point, which settings mostly have not: whoever adds one measures it."""
+    told = {(len(each.partition(".")[2]), float(each)) for each in figures(page.read_text("utf-8"))}
+    assert not told - measured
