@@ -109,14 +109,6 @@ top = []
 corrector = {{ bottom = [8], embedding = 4, top = [8] }}
 
 [[method]]
-name = "dawid-skene"
-epochs = 3
-
-[[method]]
-name = "majority"
-epochs = 3
-
-[[method]]
 name = "risa"
 label_party = "bank"
 epochs = 3
@@ -132,17 +124,13 @@ wait_seconds = 60
 
 
 def write_labels(folder: Path) -> None:
-    """Each annotator has labelled a part of the rows; some rows nobody."""
     write_tables(folder)
     bank, telco = (pd.read_csv(folder / f"{name}.csv") for name in ("bank", "telco"))
     known = bank.set_index("id")["y"]
     said = telco["id"].map(known).fillna("no").to_numpy(dtype=object)
     wrong = np.random.default_rng(1).random(len(said)) < 0.2
     telco["y"] = np.where(wrong, np.where(said == "yes", "no", "yes"), said)
-    telco.loc[telco["id"] % 3 == 0, "y"] = None
-    bank.loc[bank["id"] % 4 == 0, "y"] = None
-    for name, table in (("bank", bank), ("telco", telco)):
-        table.to_csv(folder / f"{name}.csv", index=False)
+    telco.to_csv(folder / "telco.csv", index=False)
 
 
 @pytest.fixture(scope="module")
@@ -156,10 +144,10 @@ def labellers(tmp_path_factory):
 def test_every_method_gives_the_numbers_of_one_process(labellers):
     over, here = labellers.run("over"), labellers.run_here("here")
     titles = [run.title for run in over.methods]
-    assert titles == ["InC", "InC, a line corrected by a network", "EM", "MJ", "RISA"]
+    assert titles == ["InC", "InC, a line corrected by a network", "RISA"]
     for ours, theirs in zip(over.methods, here.methods, strict=True):
         assert ours.scores == pytest.approx(theirs.scores, abs=1e-6)
-    for ours, theirs in zip(over.methods[:4], here.methods[:4], strict=True):
+    for ours, theirs in zip(over.methods[:2], here.methods[:2], strict=True):
         assert ours.labelling["expertise"] == theirs.labelling["expertise"]
     # The line learns what the network made of the labels; neither shows one on the way.
     plain, corrected = (run.labelling["expertise"] for run in over.methods[:2])
