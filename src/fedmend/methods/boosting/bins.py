@@ -199,7 +199,7 @@ class CutTable:
         self.layouts = [(str(kind), int(bins), bool(missing)) for kind, bins, missing in layouts]
         widths = [bins + missing - 1 for _, bins, missing in self.layouts]
         starts = np.cumsum([0, *widths])
-        self.stored = int(starts[-1])
+        self._starts, self.stored = starts, int(starts[-1])
         self.bounds = [(int(at), int(to)) for at, to in itertools.pairwise(starts)]
         runs = [
             (number, *run) for number, layout in enumerate(self.layouts) for run in _runs(*layout)
@@ -208,6 +208,7 @@ class CutTable:
         self.columns, self._begins, self._ends = found[0], found[1], found[2]
         self._rest = found[3].astype(bool)
         self._first, self._last = starts[:-1][self.columns], starts[1:][self.columns]
+        self._from, self._to = self._first + self._begins, self._first + self._ends
         # Cuts whose next one differs from them in where missing cells go, and in nothing else.
         twins = (found[:3, 1:] == found[:3, :-1]).all(0) & ~self._rest[:-1]
         self.twins = np.flatnonzero(twins)
@@ -219,9 +220,10 @@ class CutTable:
         """Sums on the left of every cut, int64 [nodes, cuts], from those of the stored bins."""
         so_far = np.zeros((len(sums), self.stored + 1), dtype=np.int64)
         np.cumsum(sums, axis=1, out=so_far[:, 1:])
-        out = so_far[:, self._first + self._ends] - so_far[:, self._first + self._begins]
-        first, last = self._first[self._rest], self._last[self._rest]
-        out[:, self._rest] += totals[:, None] - (so_far[:, last] - so_far[:, first])
+        out = so_far.take(self._to, 1) - so_far.take(self._from, 1)
+        ends = so_far.take(self._starts, 1)
+        last_bins = totals[:, None] - (ends[:, 1:] - ends[:, :-1])  # one of every column
+        out += last_bins.take(self.columns, 1) * self._rest
         return np.asarray(out)
 
     def goes_left(self, cut: int, codes: np.ndarray) -> np.ndarray:

@@ -169,12 +169,15 @@ class Output:
         g_right, h_right = self._real(totals - lefts)
         least = self.growth.least(self.constant)
         gains = self._score(g_left, h_left) + self._score(g_right, h_right) - whole
-        gains[(h_left < least) | (h_right < least)] = -np.inf
-        if self.growth.later_missing:
-            same = lefts[:, twins] == lefts[:, twins + 1]
-            larger = (h_left > h_right)[:, twins]
-            gains[:, twins] = np.where(same & larger, -np.inf, gains[:, twins])
-            gains[:, twins + 1] = np.where(same & ~larger, -np.inf, gains[:, twins + 1])
+        barred = (h_left < least) | (h_right < least)
+        if self.growth.later_missing and len(twins):
+            is_twin = np.zeros(lefts.shape[1] - 1, bool)
+            is_twin[twins] = True
+            same = (lefts[:, :-1] == lefts[:, 1:]) & is_twin
+            larger = (h_left > h_right)[:, :-1]
+            barred[:, :-1] |= same & larger
+            barred[:, 1:] |= same & ~larger
+        np.putmask(gains, barred, -np.inf)
         return gains
 
     def _real(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -198,7 +201,9 @@ class Output:
                 for node, cut in decided.items()
                 if min(counts[2 * node], counts[2 * node + 1]) >= least
             }
-            self.node = np.where(np.isin(self.node, list(decided)), below, self.node)
+            splits = np.zeros(len(self.cut), bool)
+            splits[list(decided)] = True
+            self.node = np.where(splits[self.node], below, self.node)
             self.cut[list(decided)] = list(decided.values())
         opened = [child for node in decided for child in (2 * node, 2 * node + 1)]
         self.open = opened if opened and opened[0] < 1 << self.growth.depth else []

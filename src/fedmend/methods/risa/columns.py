@@ -238,8 +238,9 @@ class Sum:
         self.plan = {name: list(models) for name, models in plan.items()}
         self.unseen = unseen
         rows, self.classes = offset.shape
-        certain = targets if targets.ndim == 2 else F.one_hot(targets, self.classes)
-        self._likely = certain.to(offset)[:, None]
+        self._certain = targets.ndim == 1
+        likely = F.one_hot(targets, self.classes) if self._certain else targets
+        self._likely = likely.to(offset)[:, None]
         self._offset = offset
         ones = offset.new_ones(rows, 1)
         self._constant = {
@@ -263,7 +264,10 @@ class Sum:
         """The gradient of every party's scores; constants take their step."""
         found = {}
         for group, values in self._sums(scores).items():
-            wanted = expected(values.log_softmax(-1), self._likely)
+            # What a certain label makes of any opinion is the label.
+            wanted = self._likely
+            if not self._certain:
+                wanted = expected(values.log_softmax(-1), wanted)
             slope = (values.softmax(-1) - wanted) * self._counts[group]
             found[group] = slope.flatten(1)
             self._constant[group].step(found[group])
