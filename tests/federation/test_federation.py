@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -363,6 +366,19 @@ def test_the_ledger_file_is_complete_and_readable(tmp_path: Path) -> None:
     assert written == fed.ledger.entries()
     assert sum(entry.count for entry in written) == 2 + 200 + 2
     assert len(written) < 20
+
+
+def test_lines_of_the_ledger_are_what_json_writes(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    odd = 'Zoë "the\\bank"\n\u2028\x00 %s {}'
+    with closing(Ledger(path)) as ledger:
+        ledger.record(odd, "b", odd, "statistic", wire.Measure("3", "int64", 44, ""), note=odd)
+        ledger.record("a", "b", "c", "statistic", wire.Measure("", "", 0, odd), "", 7, "label")
+    for number, (line, entry) in enumerate(
+        zip(path.read_text().splitlines(), ledger.entries(), strict=True), 1
+    ):
+        assert line.startswith(json.dumps({"number": number} | asdict(entry))[:-1] + ', "hash": "')
+    assert read_ledger(path) == ledger.entries()
 
 
 def test_a_damaged_ledger_is_named_not_skipped(tmp_path: Path) -> None:

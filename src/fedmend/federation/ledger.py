@@ -20,6 +20,8 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from json.encoder import encode_basestring_ascii
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -273,12 +275,18 @@ def _entry(
 
 _NUMBER = "number"
 _FIELDS = tuple(each.name for each in fields(Entry))
+_values = attrgetter(*_FIELDS)
+_TEMPLATE = "{" + ", ".join(f'"{name}": %s' for name in (_NUMBER, *_FIELDS))
 
 
 def _line(head: Head, entry: Entry) -> tuple[str, Head]:
     """The line of an entry after a head, and the head with it."""
-    content = {_NUMBER: head.lines + 1} | {name: getattr(entry, name) for name in _FIELDS}
-    text = json.dumps(content)[:-1]
+    # As json.dumps writes it, in a third of its time: a training on a small table has ten thousand.
+    values = [
+        encode_basestring_ascii(value) if isinstance(value, str) else repr(value)
+        for value in _values(entry)
+    ]
+    text = _TEMPLATE % (head.lines + 1, *values)
     digest = _digest(head.hash, text)
     return f'{text}{_HASH_KEY}{digest}"}}\n', Head(head.lines + 1, digest)
 
