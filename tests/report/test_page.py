@@ -18,7 +18,8 @@ from fedmend.audit.page import PAGE_FILE, write_audit
 from fedmend.errors import DataError
 from fedmend.federation.ledger import COORDINATOR, Ledger
 from fedmend.federation.wire import Measure
-from fedmend.report.page import REPORT_FILE, SECTIONS, render, write_report
+from fedmend.report import page as report_page
+from fedmend.report.page import REPORT_FILE, SECTIONS, render, run_banner, write_report
 from fedmend.report.record import MethodRun, RunRecord
 from fedmend.serve.watching import WatchServer
 
@@ -193,7 +194,7 @@ def test_values_of_the_parties_cannot_break_the_page(record, entries):
 # ---------------------------------------------------------------- files and servers
 
 
-def test_report_of_a_run_folder(record, tmp_path):
+def test_report_of_a_run_folder(record, tmp_path, monkeypatch):
     with pytest.raises(DataError, match="not a run folder"):
         write_report(tmp_path)
     record.save(tmp_path)
@@ -206,6 +207,13 @@ def test_report_of_a_run_folder(record, tmp_path):
     page = checked(path.read_text(encoding="utf-8"))
     assert "Values left in the clear: labels in the clear of bank to the coordinator." in page.text
     assert "2 min 5 s" in page.text
+    monkeypatch.setattr(report_page, "read_ledger", lambda _: pytest.fail("it was read before"))
+    assert "labels in the clear of bank" in run_banner(tmp_path).left
+    monkeypatch.undo()
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.record("telco", COORDINATOR, "Some.call", "label", Measure("3", "int64", 44, ""))
+    ledger.close()
+    assert "telco" in run_banner(tmp_path).left
     assert sorted(each.name for each in tmp_path.iterdir()) == [
         "ledger.jsonl", "manifest.json", "metrics.json", "report.html",
     ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import sys
 import warnings
@@ -85,6 +86,8 @@ def _show_warning(message: Any, category: type[Warning], *rest: Any, **more: Any
 
 def main(arguments: list[str] | None = None) -> None:
     """The console script: runs a command, and turns errors into one message and an exit code."""
+    if arguments is None:  # a process of its own: half a million objects are modules, and stay
+        gc.set_threshold(100_000)
     with warnings.catch_warnings():
         warnings.simplefilter("default", FedmendWarning)
         warnings.showwarning = _show_warning

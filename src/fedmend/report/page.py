@@ -10,6 +10,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,7 @@ _META = '<meta http-equiv="Content-Security-Policy" content="{}">'
 def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
     """Write the report of a run folder, into it or to `path`."""
     folder = Path(folder)
-    record, entries = RunRecord.load(folder), read_ledger(folder / LEDGER_FILE)
+    record, entries = RunRecord.load(folder), _crossed(folder)
     text = render(record, entries, read_stages(folder), _audits(folder))
     return write_whole(Path(path or folder / REPORT_FILE), text)
 
@@ -58,7 +59,19 @@ def run_banner(folder: str | Path) -> Banner:
     """What left the parties of a run: the first lines of its report."""
     folder = Path(folder)
     trained = [(each.name, each.params) for each in RunRecord.load(folder).methods]
-    return banner_of(read_ledger(folder / LEDGER_FILE), trained, _audits(folder))
+    return banner_of(_crossed(folder), trained, _audits(folder))
+
+
+def _crossed(folder: Path) -> list[Entry]:
+    """The ledger of a run. A terminal shows in a moment what the report says at its top."""
+    path = folder / LEDGER_FILE
+    at = path.stat() if path.is_file() else None
+    return _read_once(path, at and (at.st_ino, at.st_mtime_ns, at.st_size))
+
+
+@lru_cache(maxsize=1)
+def _read_once(path: Path, version: object) -> list[Entry]:
+    return read_ledger(path)
 
 
 def _audits(folder: Path) -> Sequence[Any]:
