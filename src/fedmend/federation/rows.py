@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
 import threading
 from collections.abc import Iterable, Iterator
@@ -28,7 +29,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from fedmend._json import reading
 from fedmend.data.table import Table
@@ -80,7 +80,7 @@ class RowAccount:
         self.run = run
         self.file = file
         self._given = {id(table) for table in given}
-        self._ids: pd.Index[Any] = pd.Index([], dtype=object)
+        self._ids: dict[str, int] = {}
         self._spans: dict[str, _Span] = {}
         self._asked: set[tuple[str, int, bytes]] = set()
         # A table is numbered once; held here, so that no other can take its address.
@@ -172,17 +172,17 @@ class RowAccount:
         known = self._numbered.get(id(table))
         if known is not None and known[0] is table:
             return known[1]
-        ids = pd.Index([str(each) for each in table.ids.tolist()], dtype=object)
+        ids = list(map(str, table.ids.tolist()))
         self._learn_ids(ids)
-        numbers = self._ids.get_indexer(ids)
+        numbers = np.fromiter(map(self._ids.__getitem__, ids), np.int64, len(ids))
         self._numbered[id(table)] = (table, numbers)
         return numbers
 
-    def _learn_ids(self, ids: pd.Index) -> None:
-        fresh = ids.difference(self._ids, sort=False) if len(self._ids) else ids.unique()
-        if len(fresh):
-            self._ids = self._ids.append(fresh)
-            self._keep({"ids": list(fresh)})
+    def _learn_ids(self, ids: list[str]) -> None:
+        fresh = [each for each in dict.fromkeys(ids) if each not in self._ids]
+        if fresh:
+            self._ids.update(zip(fresh, itertools.count(len(self._ids))))
+            self._keep({"ids": fresh})
 
     # ------------------------------------------------------------------ kept with the party
 
@@ -213,7 +213,7 @@ class RowAccount:
 
     def _replay_entry(self, entry: dict[str, Any]) -> None:
         if "ids" in entry:
-            self._learn_ids(pd.Index([str(each) for each in entry["ids"]], dtype=object))
+            self._learn_ids([str(each) for each in entry["ids"]])
         elif entry["lasts"] or entry["run"] == self.run:
             # It was answered already: it is entered whatever the policy says by now.
             found, weights = _unpacked(entry["rows"])
