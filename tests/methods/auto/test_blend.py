@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
@@ -53,6 +55,15 @@ def test_weights_are_never_negative_and_few_rows_keep_the_prior() -> None:
     few = held.rows(np.arange(2))
     assert weights_of(few, np.full(2, 0.5)) == pytest.approx([0.5, 0.5], abs=0.2)
     assert weights_of(held.rows(np.arange(0)), np.array([0.3, 0.7])).tolist() == [0.3, 0.7]
+
+
+def test_own_models_stay_and_partners_are_left_out_where_they_add_nothing() -> None:
+    """Of few rows one standard error is much: alone, any of these would seem to do."""
+    held = world((0.3, 0.3, 0.3)).rows(np.arange(0, N, 15))
+    assert (pool_of(held).weights > 0).any(0).sum() == 1
+    beside = replace(held, own=(0, 1))
+    assert (pool_of(beside).weights > 0).any(0).tolist() == [True, True, False]
+    assert beside.members([2, 1]).own == (1,)
 
 
 def test_somebody_is_heard_even_where_all_mislead() -> None:

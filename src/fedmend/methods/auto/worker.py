@@ -179,9 +179,9 @@ class BlendWorker(AnsweringWorker):
         whole procedure (chosen on some folds, judged on the others), and how far it is from the
         same with this party's own models only, and from the same without completed rows.
         """
-        held = self._held(candidates)
-        pool, chosen = pool_of(held), nested(held)
         alone = [candidates.index(name) for name in own]
+        held = replace(self._held(candidates), own=tuple(alone))
+        pool, chosen = pool_of(held), nested(held)
         without = nested(held.members(alone)) if alone else None
         real = [at for at, name in enumerate(candidates) if name not in completed]
         unmended = nested(held.members(real)) if completed and real else None
