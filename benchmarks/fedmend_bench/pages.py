@@ -22,6 +22,7 @@ from fedmend_bench.harness import BenchResult
 from fedmend_bench.risa import search
 from fedmend_bench.sage.curves import MARKS, Curve, add_curves, read_curves
 from fedmend_bench.sage.data import paper_accuracy
+from fedmend_bench.sage.tables import Cell, summary
 from fedmend_bench.tabular import table as tabular
 
 NAME = "pages"
@@ -30,6 +31,7 @@ HELP = "the tables of results pages, made anew from the files of results; measur
 RESULTS = Path(__file__).parents[1] / "results"
 MADE = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- made: end -->)", re.DOTALL)
 CIFAR, SEARCH, THREE = "sage-cifar10.csv", "risa-search.jsonl", "risa-three-parties.jsonl"
+ALONE = "sage-tables.jsonl"
 ROUNDS = (1, 5, 10, 20, 30, 50, 75, 100, 150, 200, 250, 300)
 
 
@@ -249,10 +251,24 @@ def _by_round(file: Path) -> str:
     return _markdown(["round", *map(str, ROUNDS), f"first at {' / '.join(head)} %"], lines)
 
 
+def _alone(file: Path) -> str:
+    """FedAvg beside a client alone on small tables."""
+    rows = summary([(Cell(**line["cell"]), line["found"]) for line in Kept.at(file).all()])
+    kept = ("labels at", "data", "labels", "seeds", "alone", "FedAvg")
+    apart = {"default less alone": "FedAvg less alone, points"}
+    apart["default less alone, own rows"] = "on a client's own rows"
+    cells = [[row[name] for name in (*kept, *apart)] for row in rows]
+    told = [
+        [_short(each, 3) if isinstance(each, float) else str(each) for each in row] for row in cells
+    ]
+    return _markdown([*kept, *apart.values()], told)
+
+
 TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "risa-search": (SEARCH, lambda file: _searched(file, ("adult", "credit"), (1, 10, 50), 3000)),
     "risa-search-digits": (SEARCH, lambda file: _searched(file, ("digits",), (10, 50), 1000)),
     "risa-three-parties": (THREE, _three_parties),
+    "sage-tables": (ALONE, _alone),
     "sage-runs": (CIFAR, lambda file: _standing(file, "accuracy")),
     "sage-published": (CIFAR, lambda file: _standing(file, "accuracy_published")),
     "sage-by-round": (CIFAR, _by_round),
