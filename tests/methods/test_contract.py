@@ -1,7 +1,5 @@
 """Every method keeps the contract and has a record that is true."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +25,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_a_record_says_what_the_class_is(name: str) -> None:
+def test_a_record_says_what_the_class_is(name):
     record, kind = RECORDS[name], RECORDS[name].load()
     assert issubclass(kind, Estimator)
     assert getattr(fm, record.class_name) is kind, "part of the public face"
@@ -42,7 +40,7 @@ def test_a_record_says_what_the_class_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_parameters_are_checked_before_anything_is_trained(name: str) -> None:
+def test_parameters_are_checked_before_anything_is_trained(name):
     made = make(name, {}, seed=5)
     made.check_params()
     assert made.get_params()["seed"] == 5
@@ -54,7 +52,7 @@ def test_parameters_are_checked_before_anything_is_trained(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_scikit_learns_conventions(name: str) -> None:
+def test_scikit_learns_conventions(name):
     kind = RECORDS[name].load()
     model = kind(seed=4)
     assert clone(model).get_params() == model.get_params()
@@ -68,7 +66,7 @@ def test_scikit_learns_conventions(name: str) -> None:
             model.save("nowhere")
 
 
-def test_lists_are_made_of_the_records() -> None:
+def test_lists_are_made_of_the_records():
     assert ANNOTATED == ("majority", "dawid-skene", "random-labeller", "inc")
     assert set(HORIZONTAL) == {name for name in METHODS if METHODS[name].family == "horizontal"}
     assert contestants(horizontal=False, annotators=False, torn=False) == (
@@ -106,15 +104,13 @@ OUTPUTS = np.array([[0.9, 0.1], [0.2, 0.8]])
         ([False, True], ["p(False)", "p(True)"], [False, True]),
     ],
 )
-def test_classes_are_shown_as_they_were_written(
-    classes: list[object], names: list[str], predicted: list[object]
-) -> None:
+def test_classes_are_shown_as_they_were_written(classes, names, predicted):
     table = frame_of(classes, OUTPUTS, np.array([0.5, 0.7]), {"bank": np.ones(2)})
     assert list(table) == ["prediction", *names, "uncertainty", "share(bank)"]
     assert table["prediction"].tolist() == predicted
     assert table[names].to_numpy().tolist() == OUTPUTS.tolist()
 
 
-def test_numbers_have_no_probabilities() -> None:
+def test_numbers_have_no_probabilities():
     table = frame_of(None, np.array([3.5, 4.0]), None, {})
     assert list(table) == ["prediction"] and table["prediction"].tolist() == [3.5, 4.0]

@@ -17,7 +17,7 @@ from fedmend.methods.registry import METHODS, method_class
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_defaults_and_the_papers_settings_are_of_their_types(name: str) -> None:
+def test_defaults_and_the_papers_settings_are_of_their_types(name):
     method = method_class(name)
     method().require_types()
     if hasattr(method, "paper"):
@@ -34,9 +34,7 @@ def test_defaults_and_the_papers_settings_are_of_their_types(name: str) -> None:
         (fm.FedPSGPUM(tau=[0.1]), ["tau"]),
     ],
 )
-def test_all_wrong_types_are_told_at_once(
-    method: Any, wrong: list[str], fed: fm.Federation
-) -> None:
+def test_all_wrong_types_are_told_at_once(method, wrong, fed):
     with pytest.raises(ConfigError) as told:
         method.fit(fed)
     assert len(told.value.problems) == len(wrong)
@@ -46,13 +44,13 @@ def test_all_wrong_types_are_told_at_once(
 
 
 @pytest.mark.parametrize("name", generators())
-def test_generators_too(name: str) -> None:
+def test_generators_too(name):
     make(name).require_types()
     with pytest.raises(ConfigError, match=r"seed of .* must be a whole number, got 'x'"):
         make(name, seed="x")._check_params()
 
 
-def test_types_that_nobody_can_look_up_are_not_asked_for(fed: fm.Federation) -> None:
+def test_types_that_nobody_can_look_up_are_not_asked_for(fed):
     class Own(fm.Local):
         def __init__(self, *, far: NowhereToBeFound = 1, **params: Any) -> None:  # noqa: F821
             super().__init__(**params)
@@ -64,7 +62,7 @@ def test_types_that_nobody_can_look_up_are_not_asked_for(fed: fm.Federation) -> 
 
 
 @pytest.fixture
-def fed() -> fm.Federation:
+def fed():
     frame = pd.DataFrame({"x": np.arange(4.0), "y": [0, 1, 0, 1]})
     return fm.Federation(fm.Party("bank", fm.Table.from_frame(frame, label="y")))
 
@@ -87,19 +85,19 @@ def fed() -> fm.Federation:
         (object(), Any, True),
     ],
 )
-def test_what_fits(value: Any, hint: Any, expected: bool) -> None:
+def test_what_fits(value, hint, expected):
     assert fits(value, hint) is expected
 
 
 @pytest.mark.parametrize("made", [fm.VFL, fm.RISA, fm.SAGE, fm.FedPSGPUM, fm.InC, fm.Audit])
-def test_arguments_without_a_name_are_told_what_to_write(made: Any) -> None:
+def test_arguments_without_a_name_are_told_what_to_write(made):
     with pytest.raises(ConfigError, match=rf"{made.__name__} takes its arguments by name") as told:
         made(30, epoch=1)
     assert f"Mend: {made.__name__}(name=30), with one of " in str(told.value)
     assert f"{made.__name__} has no parameter 'epoch'" in str(told.value)
 
 
-def test_classes_of_ones_own_may_take_arguments_in_order() -> None:
+def test_classes_of_ones_own_may_take_arguments_in_order():
     class Own(Parameters):
         def __init__(self, first: int, *, second: int = 2) -> None:
             self.first, self.second = first, second
@@ -110,6 +108,6 @@ def test_classes_of_ones_own_may_take_arguments_in_order() -> None:
 
 
 @pytest.mark.parametrize("rule", [len, 3, None])
-def test_a_rule_of_another_type_is_told(rule: Any) -> None:
+def test_a_rule_of_another_type_is_told(rule):
     with pytest.raises(ConfigError, match=r"a pseudo-label rule is a name, .*got.*Mend: one of"):
         PseudoMethod(rule)

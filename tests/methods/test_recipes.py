@@ -1,7 +1,5 @@
 """Named recipes: every stage and every parameter in them exists."""
 
-from __future__ import annotations
-
 import pytest
 
 import fedmend as fm
@@ -13,7 +11,7 @@ OF_THE_FLOW = {"name", "among", "to", "labellers", "least", "rows", "also_uncorr
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_names_methods_and_parameters_that_exist(name: str) -> None:
+def test_a_recipe_names_methods_and_parameters_that_exist(name):
     found = recipe(name)
     assert found.name == name and len(found.words) > 40
     assert set(found.tables) <= {"correct", "complete", "method"}
@@ -29,11 +27,11 @@ def test_a_recipe_names_methods_and_parameters_that_exist(name: str) -> None:
         method_class(method["name"])(**{k: v for k, v in method.items() if k != "name"})
 
 
-def test_the_stages_are_in_order() -> None:
+def test_the_stages_are_in_order():
     assert recipe("correct-complete-vfl").stages == ["inc", "fedpsg-pum", "vfl"]
     assert fm.recipe("complete-vfl").stages == ["fedpsg-pum", "vfl"]
 
 
-def test_an_unknown_recipe_says_which_was_meant() -> None:
+def test_an_unknown_recipe_says_which_was_meant():
     with pytest.raises(ConfigError, match="did you mean 'correct-local-vfl'"):
         recipe("corect-localvfl")

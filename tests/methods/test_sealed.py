@@ -1,9 +1,6 @@
 """`seal=`: every split method learns the same in messages, and the coordinator reads none of it."""
 
-from __future__ import annotations
-
 import copy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,7 +60,7 @@ def weights(fed: Federation, model: SplitEstimator) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("method", list(MORE))
-def test_messages_change_no_bit(make_frame, make_fed, method) -> None:
+def test_messages_change_no_bit(make_frame, make_fed, method):
     columns = TWO if method is FedCVT else {**TWO, "telco": ["c", "d"], "shop": ["e", "city"]}
     made = []
     for seal in (False, True):
@@ -81,7 +78,7 @@ def test_messages_change_no_bit(make_frame, make_fed, method) -> None:
     assert {e.dtype for e in exchanged(made[1][3])} == {"sealed bytes"}
 
 
-def test_every_party_gets_a_message_of_its_own(make_frame, make_fed) -> None:
+def test_every_party_gets_a_message_of_its_own(make_frame, make_fed):
     fed = make_fed(make_frame(100))
     VFL(**QUICK, seal=True).fit(fed)
     told = {(e.kind, e.sender, e.receiver): e.sealed_for for e in exchanged(fed)}
@@ -95,7 +92,7 @@ def test_every_party_gets_a_message_of_its_own(make_frame, make_fed) -> None:
     }
 
 
-def test_in_one_process_nothing_is_sealed_unless_asked_for(make_frame, make_fed) -> None:
+def test_in_one_process_nothing_is_sealed_unless_asked_for(make_frame, make_fed):
     fed = make_fed(make_frame(100))
     VFL(**QUICK).fit(fed)
     assert not [entry for entry in fed.ledger if entry.sealed_for]
@@ -103,7 +100,7 @@ def test_in_one_process_nothing_is_sealed_unless_asked_for(make_frame, make_fed)
 
 
 @pytest.mark.parametrize("method", [VFL, RISA])
-def test_rows_are_predicted_from_messages(make_frame, make_fed, tmp_path: Path, method) -> None:
+def test_rows_are_predicted_from_messages(make_frame, make_fed, tmp_path, method):
     fed = make_fed(make_frame(100), aligned=80, test=make_frame(40, seed=1))
     model = make(method).fit(fed)
     open_ = model.predict_proba(fed.on("test"))
@@ -122,8 +119,8 @@ def test_rows_are_predicted_from_messages(make_frame, make_fed, tmp_path: Path, 
 
 @pytest.mark.parametrize("method", [VFL, RISA])
 def test_a_training_goes_on_in_messages_where_another_process_stopped(
-    make_frame, make_fed, tmp_path: Path, method
-) -> None:
+    make_frame, make_fed, tmp_path, method
+):
     """New workers, new keys and new parties' identities: no message of before is waited for."""
     whole = make_fed(make_frame(100), aligned=80)
     expected = make(method, epochs=4).fit(whole)
@@ -146,7 +143,7 @@ def test_a_training_goes_on_in_messages_where_another_process_stopped(
     assert all(entry.sealed_for for entry in exchanged(fed))
 
 
-def test_a_party_may_insist_on_messages(make_frame, make_fed) -> None:
+def test_a_party_may_insist_on_messages(make_frame, make_fed):
     insists = Policy(sealed=frozenset({"embedding", "gradient"}))
     for party, call in (("telco", "BottomWorker.step"), ("bank", "TopWorker.step")):
         fed = make_fed(make_frame(60), **{f"policy_{party}": insists})
@@ -157,14 +154,14 @@ def test_a_party_may_insist_on_messages(make_frame, make_fed) -> None:
         assert VFL(**QUICK, seal=True).fit(fed).predict_proba(fed).shape == (60, 2)
 
 
-def test_a_party_alone_has_nothing_to_seal(make_frame, make_fed) -> None:
+def test_a_party_alone_has_nothing_to_seal(make_frame, make_fed):
     fed = make_fed(make_frame(100))
     scores = [Local(**QUICK, seal=seal).fit(fed).score(fed) for seal in (False, True)]
     assert scores[0] == scores[1]
     assert not exchanged(fed)
 
 
-def test_a_top_at_the_coordinator_cannot_be_sealed_off(make_frame, make_fed) -> None:
+def test_a_top_at_the_coordinator_cannot_be_sealed_off(make_frame, make_fed):
     fed = make_fed(make_frame(100))
     with pytest.raises(ConfigError, match=r"top is at the coordinator.*Mend: leave seal out"):
         InC(epochs=1, seal=True).fit(fed)

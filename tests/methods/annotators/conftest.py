@@ -1,10 +1,6 @@
 """Federations in which several parties label, and err."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,17 +25,17 @@ class Crowd:
 
 def make_crowd(
     *,
-    rows: int = 300,
-    test_rows: int = 200,
-    classes: Sequence[Any] = ("a", "b", "c"),
-    rates: Sequence[float] = (0.1, 0.25, 0.35),
-    votes: np.ndarray | None = None,
-    missing: float = 0.0,
-    featureless: int = 1,
-    policy: Policy | dict[str, Policy] | None = None,
-    seed: int = 0,
-    **options: Any,
-) -> Crowd:
+    rows=300,
+    test_rows=200,
+    classes=("a", "b", "c"),
+    rates=(0.1, 0.25, 0.35),
+    votes=None,
+    missing=0.0,
+    featureless=1,
+    policy=None,
+    seed=0,
+    **options,
+):
     """Gaussian classes; the last `featureless` annotators have no features, the rest do.
 
     Every party has its rows in an order of its own.
@@ -76,20 +72,18 @@ def make_crowd(
     for dataset, which in (("train", 0), ("test", 1)):
         for name, pair in orders.items():
             positions = np.argsort(pair[which])
-            fed.engine.site(name).alignments[dataset] = Alignment(  # type: ignore[attr-defined]
-                positions, np.zeros(0, np.int64)
-            )
+            fed.engine.site(name).alignments[dataset] = Alignment(positions, np.zeros(0, np.int64))
         counts = dict.fromkeys(orders, 0)
         fed.on(dataset).note_alignment(AlignmentCounts((rows, test_rows)[which], counts))
     return Crowd(fed, truth[:rows], votes, truth[rows:])
 
 
 @pytest.fixture(scope="session")
-def crowd_of() -> Callable[..., Crowd]:
+def crowd_of():
     return make_crowd
 
 
 @pytest.fixture(scope="session")
-def clear() -> Policy:
+def clear():
     """A policy for simulations: labels may leave."""
     return CLEAR

@@ -1,7 +1,5 @@
 """Corrected labels as the labels of a federation, against the votes and the truth."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from fedmend.split.labels import label_likelihood
 
 
 @pytest.fixture(scope="module")
-def fitted(crowd_of: Any) -> Any:
+def fitted(crowd_of):
     crowd = crowd_of(rows=300, rates=(0.3, 0.1, 0.15), missing=0.2, strict=True)
     model = fm.MJ(epochs=1, secure="masks").fit(crowd.fed)
     return crowd, model
@@ -29,7 +27,7 @@ def labels_in_order(fed: Any, party: str) -> np.ndarray:
     return table.y.to_numpy(dtype=object)[site.alignments[fed.scope].aligned]
 
 
-def test_one_party_labels_with_the_corrected_classes(fitted: Any) -> None:
+def test_one_party_labels_with_the_corrected_classes(fitted):
     crowd, model = fitted
     done = correct_labels(crowd.fed, model, to="p0")
     assert done.federation.label_parties == ["p0"] and crowd.fed.label_parties != ["p0"]
@@ -45,7 +43,7 @@ def test_one_party_labels_with_the_corrected_classes(fitted: Any) -> None:
     assert (now == truth).mean() > (before[known] == truth[known]).mean() + 0.05
 
 
-def test_features_stay_and_labels_of_others_are_no_features(fitted: Any) -> None:
+def test_features_stay_and_labels_of_others_are_no_features(fitted):
     crowd, model = fitted
     done = correct_labels(crowd.fed, model, to="p1", name="other")
     for party, facts in crowd.fed.roster.items():
@@ -53,7 +51,7 @@ def test_features_stay_and_labels_of_others_are_no_features(fitted: Any) -> None
     assert done.federation.alignment == crowd.fed.alignment
 
 
-def test_doubtful_labels_are_left_out_and_what_the_votes_say_is_kept(fitted: Any) -> None:
+def test_doubtful_labels_are_left_out_and_what_the_votes_say_is_kept(fitted):
     crowd, model = fitted[0], fm.EM(epochs=1, secure="masks").fit(fitted[0].fed)
     done = correct_labels(crowd.fed, model, to="p0", least=0.9, name="sure")
     sure = model.posterior_.max(1) >= 0.9
@@ -68,7 +66,7 @@ def test_doubtful_labels_are_left_out_and_what_the_votes_say_is_kept(fitted: Any
     )
 
 
-def test_labels_of_a_method_that_knows_no_expertise_are_certain(fitted: Any) -> None:
+def test_labels_of_a_method_that_knows_no_expertise_are_certain(fitted):
     crowd, model = fitted
     correct_labels(crowd.fed, model, to="p0", name="certain")
     site = crowd.fed.engine.site("p0")
@@ -80,7 +78,7 @@ def test_labels_of_a_method_that_knows_no_expertise_are_certain(fitted: Any) -> 
     assert (rows[~voted] == 1).all(), "of a row without votes nothing is known"
 
 
-def test_own_labels_of_other_rows_count_as_far_as_corrected_ones_were_right() -> None:
+def test_own_labels_of_other_rows_count_as_far_as_corrected_ones_were_right():
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 2, 500)
     said = np.array(["no", "yes"], object)[annotators(truth, rates=[0.4, 0.05, 0.05], seed=1)]
@@ -91,7 +89,7 @@ def test_own_labels_of_other_rows_count_as_far_as_corrected_ones_were_right() ->
     fm.align(fed)
     model = fm.EM(epochs=1, secure="masks").fit(fed)
     done = correct_labels(fed, model, to="bank").federation
-    found = label_likelihood(fed.engine.site("bank"), done.dataset)  # type: ignore[attr-defined]
+    found = label_likelihood(fed.engine.site("bank"), done.dataset)
     assert found is not None and found.classes == ("no", "yes")
     found = found.of(found.classes)[300:]
     own = np.where(said[300:, 0] == "yes", 1, 0)
@@ -99,7 +97,7 @@ def test_own_labels_of_other_rows_count_as_far_as_corrected_ones_were_right() ->
     assert 0.5 < found.min() < 0.85  # 40 % of them are wrong
 
 
-def test_correcting_spends_no_more_of_the_label_budget(crowd_of: Any) -> None:
+def test_correcting_spends_no_more_of_the_label_budget(crowd_of):
     crowd = crowd_of(rows=150, strict=True)
     model = fm.EM(epochs=1, secure="masks", label_dp=4.0).fit(crowd.fed)
     correct_labels(crowd.fed, model, to="p0")
@@ -122,7 +120,7 @@ def by_hand(crowd: Any, model: Any) -> np.ndarray:
     return np.exp(log - log.max(1, keepdims=True))
 
 
-def test_a_method_of_one_label_learns_from_them(fitted: Any) -> None:
+def test_a_method_of_one_label_learns_from_them(fitted):
     crowd, model = fitted
     done = correct_labels(crowd.fed, model, to="p0", name="learn")
     vfl = fm.VFL(epochs=15, lr=0.01, patience=None).fit(done.federation)
@@ -130,7 +128,7 @@ def test_a_method_of_one_label_learns_from_them(fitted: Any) -> None:
     assert (found == np.array(["a", "b", "c"])[crowd.test_truth]).mean() > 0.8
 
 
-def test_what_cannot_be(fitted: Any) -> None:
+def test_what_cannot_be(fitted):
     crowd, model = fitted
     with pytest.raises(ConfigError, match="to='nobody' is no label party of the model. Mend"):
         correct_labels(crowd.fed, model, to="nobody")
@@ -140,7 +138,7 @@ def test_what_cannot_be(fitted: Any) -> None:
         correct_labels(crowd.fed, fm.InC())
 
 
-def test_a_party_that_tells_no_counts_is_told_nothing(crowd_of: Any) -> None:
+def test_a_party_that_tells_no_counts_is_told_nothing(crowd_of):
     policy = {"p0": Policy(refuse=["count"])}
     crowd = crowd_of(rows=60, policy=policy, strict=True)
     model = fm.MJ()
@@ -151,7 +149,7 @@ def test_a_party_that_tells_no_counts_is_told_nothing(crowd_of: Any) -> None:
         correct_labels(crowd.fed, model, to="p0")
 
 
-def test_labels_learnt_among_the_annotators_serve_a_federation_with_fewer_common_rows() -> None:
+def test_labels_learnt_among_the_annotators_serve_a_federation_with_fewer_common_rows():
     """Two parties label all of the bank's rows; the telco knows a tenth of them."""
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 2, 400)
@@ -177,7 +175,7 @@ def test_labels_learnt_among_the_annotators_serve_a_federation_with_fewer_common
         correct_labels(three, model, to="r1", into=pair)
 
 
-def test_labels_of_other_rows_are_refused() -> None:
+def test_labels_of_other_rows_are_refused():
     ids = np.arange(60)
     votes = np.array(["no", "yes"])[ids % 2]
     bank = Table(ids, {"x": ids * 1.0, "y": votes}, label="y")
@@ -192,7 +190,7 @@ def test_labels_of_other_rows_are_refused() -> None:
         correct_labels(fed, model, to="bank", into=fed.on("later"))
 
 
-def test_of_rows_that_were_corrected_other_classes_are_impossible() -> None:
+def test_of_rows_that_were_corrected_other_classes_are_impossible():
     """A label of the party's own that nobody gave elsewhere: it is no class of the model's."""
     values = np.array(["a", None, "rare", None], dtype=object)
     likelihood = np.array([[0.9, 0.1], [0.5, 0.5]])

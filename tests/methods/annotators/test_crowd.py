@@ -1,10 +1,7 @@
 """Votes, majority and Dawid–Skene against hand-computed cases and an implementation in loops."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +12,7 @@ from fedmend.data.crowds import annotators
 from fedmend.methods.annotators import aggregation as crowd
 
 
-def in_the_clear(
-    votes: np.ndarray, c: int, *, smoothing: float = crowd.SMOOTHING, **options: Any
-) -> SimpleNamespace:
+def in_the_clear(votes, c, *, smoothing=crowd.SMOOTHING, **options):
     """Dawid–Skene with annotators whose votes are known."""
     found = SimpleNamespace()
 
@@ -30,7 +25,7 @@ def in_the_clear(
     return found
 
 
-def test_counts_and_soft_labels_leave_missing_votes_out() -> None:
+def test_counts_and_soft_labels_leave_missing_votes_out():
     votes = np.array([[0, 0, 1], [2, -1, 2], [-1, -1, -1]])
     counts = crowd.count_votes(votes, 3)
     assert counts.tolist() == [[2, 1, 0], [0, 0, 2], [0, 0, 0]]
@@ -38,7 +33,7 @@ def test_counts_and_soft_labels_leave_missing_votes_out() -> None:
 
 
 @pytest.mark.parametrize("hard", [False, True])
-def test_rows_that_nobody_labels_teach_nothing(hard: bool) -> None:
+def test_rows_that_nobody_labels_teach_nothing(hard):
     truth = (np.arange(200) % 4 == 0).astype(np.int64)
     votes = annotators(truth, rates=[0.1, 0.2, 0.4], n_classes=2, seed=0)
     silent = np.full((400, 3), -1)
@@ -48,12 +43,12 @@ def test_rows_that_nobody_labels_teach_nothing(hard: bool) -> None:
     np.testing.assert_allclose(among.posterior[:200], alone.posterior, atol=1e-9)
 
 
-def test_majority_takes_the_first_of_tied_classes_and_knows_silence() -> None:
+def test_majority_takes_the_first_of_tied_classes_and_knows_silence():
     counts = np.array([[2, 2, 0], [0, 1, 1], [0, 3, 0], [0, 0, 0]])
     assert crowd.majority(counts).tolist() == [0, 1, 1, -1]
 
 
-def test_majority_equals_crowd_kit() -> None:
+def test_majority_equals_crowd_kit():
     aggregation = pytest.importorskip("crowdkit.aggregation")
     pd = pytest.importorskip("pandas")
     votes = np.random.default_rng(0).integers(0, 3, (200, 4))
@@ -63,7 +58,7 @@ def test_majority_equals_crowd_kit() -> None:
     assert crowd.majority(crowd.count_votes(votes, 3)).tolist() == theirs.tolist()
 
 
-def test_m_step_by_hand() -> None:
+def test_m_step_by_hand():
     """Two rows surely of class 0, one half and half; the annotator says 0, 1, 1."""
     weights = np.array([[1.0, 0.0], [1.0, 0.0], [0.5, 0.5]])
     matrix = crowd.expertise(weights, np.array([0, 1, 1]), smoothing=0.0)
@@ -71,9 +66,7 @@ def test_m_step_by_hand() -> None:
 
 
 @pytest.mark.parametrize("n_classes", [3, crowd.FEW_CLASSES + 6])
-def test_m_step_counts_whatever_the_number_of_classes(
-    n_classes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_m_step_counts_whatever_the_number_of_classes(n_classes, monkeypatch):
     monkeypatch.setattr(crowd, "PIECE", 100)
     rng = np.random.default_rng(0)
     weights = rng.dirichlet(np.ones(n_classes), 350).astype(np.float32)
@@ -85,7 +78,7 @@ def test_m_step_counts_whatever_the_number_of_classes(
     assert (crowd.Sayings(np.full(350, -1)).when(weights) == 0).all(), "nobody said anything"
 
 
-def test_e_step_by_hand() -> None:
+def test_e_step_by_hand():
     matrix = np.array([[0.9, 0.1], [0.3, 0.7]])
     evidence = crowd.log_evidence(matrix, np.array([0, 1, -1]))
     np.testing.assert_allclose(np.exp(evidence), [[0.9, 0.3], [0.1, 0.7], [1.0, 1.0]])
@@ -123,7 +116,7 @@ def slow_dawid_skene(votes: np.ndarray, c: int, hard: bool, iterations: int) -> 
 
 
 @pytest.mark.parametrize("hard", [False, True])
-def test_dawid_skene_equals_the_textbook(hard: bool) -> None:
+def test_dawid_skene_equals_the_textbook(hard):
     truth = np.random.default_rng(1).integers(0, 3, 60)
     votes = annotators(truth, rates=[0.1, 0.3, 0.4, 0.5], missing=0.2, seed=3)
     votes[:, 0] = np.where((votes < 0).all(1), truth, votes[:, 0])
@@ -133,7 +126,7 @@ def test_dawid_skene_equals_the_textbook(hard: bool) -> None:
 
 
 @pytest.mark.parametrize("iterations", [5])
-def test_dawid_skene_equals_crowd_kit(iterations: int) -> None:
+def test_dawid_skene_equals_crowd_kit(iterations):
     """Step by step: crowd-kit decides by the likelihood when to stop, which is earlier."""
     aggregation = pytest.importorskip("crowdkit.aggregation")
     pd = pytest.importorskip("pandas")
@@ -146,7 +139,7 @@ def test_dawid_skene_equals_crowd_kit(iterations: int) -> None:
     np.testing.assert_allclose(ours.posterior, theirs[[0, 1, 2]].to_numpy(), atol=1e-7)
 
 
-def test_agreement_notices_parties_no_better_than_chance() -> None:
+def test_agreement_notices_parties_no_better_than_chance():
     truth = np.random.default_rng(0).integers(0, 2, 4000)
     good = crowd.agreement(crowd.count_votes(annotators(truth, rates=[0.3, 0.3, 0.4]), 2))
     guesses = crowd.agreement(crowd.count_votes(annotators(truth, rates=[0.5, 0.5, 0.5]), 2))
@@ -158,7 +151,7 @@ def test_agreement_notices_parties_no_better_than_chance() -> None:
 
 
 @given(st.integers(2, 5), st.integers(1, 6), st.integers(1, 30), st.integers(0, 2**32 - 1))
-def test_whatever_the_votes_the_posterior_is_one(c: int, k: int, n: int, seed: int) -> None:
+def test_whatever_the_votes_the_posterior_is_one(c, k, n, seed):
     votes = np.random.default_rng(seed).integers(-1, c, (n, k))
     found = in_the_clear(votes, c, max_iterations=5)
     np.testing.assert_allclose(found.posterior.sum(1), 1.0)

@@ -1,9 +1,5 @@
 """Clean, Random, MJ and EM behind the estimator interface."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,16 +14,13 @@ from fedmend.methods.annotators import aggregation as crowds
 from fedmend.methods.annotators.baselines import EM, MJ, Clean, Random
 from fedmend.methods.annotators.estimator import CrowdEstimator
 
-Make = Callable[..., Any]
 NET: dict[str, Any] = {"bottom": (), "embedding": 4, "top": (), "batch_size": 32, "lr": 0.02}
 QUICK: dict[str, Any] = NET | {"epochs": 8, "patience": None, "secure": "masks"}
 CROWD: list[type[CrowdEstimator]] = [Random, MJ, EM]
 
 
 @pytest.mark.parametrize("method", CROWD)
-def test_the_estimator_interface(
-    method: type[CrowdEstimator], crowd_of: Make, tmp_path: Path
-) -> None:
+def test_the_estimator_interface(method, crowd_of, tmp_path):
     crowd = crowd_of()
     model = clone(method(**QUICK)).fit(crowd.fed)
     test = crowd.fed.on("test")
@@ -41,9 +34,7 @@ def test_the_estimator_interface(
 
 
 @pytest.mark.parametrize("method", CROWD)
-def test_a_resumed_run_ends_the_same(
-    method: type[CrowdEstimator], crowd_of: Make, tmp_path: Path
-) -> None:
+def test_a_resumed_run_ends_the_same(method, crowd_of, tmp_path):
     undisturbed = method(**QUICK).fit(crowd_of(rows=90).fed)
     method(**QUICK | {"epochs": 3}).fit(crowd_of(rows=90).fed, checkpoint=tmp_path)
     crowd = crowd_of(rows=90)
@@ -51,7 +42,7 @@ def test_a_resumed_run_ends_the_same(
     assert resumed.history_ == undisturbed.history_
 
 
-def test_majority_labels(crowd_of: Make) -> None:
+def test_majority_labels(crowd_of):
     crowd = crowd_of(rates=(0.2, 0.2, 0.2, 0.2), missing=0.3)
     model = MJ(**QUICK | {"epochs": 1}).fit(crowd.fed)
     counts = crowds.count_votes(crowd.votes, 3)
@@ -62,7 +53,7 @@ def test_majority_labels(crowd_of: Make) -> None:
 
 
 @pytest.mark.parametrize(("targets", "fast"), [("hard", False), ("soft", False), ("hard", True)])
-def test_dawid_skene_over_parties_is_dawid_skene(crowd_of: Make, targets: str, fast: bool) -> None:
+def test_dawid_skene_over_parties_is_dawid_skene(crowd_of, targets, fast):
     crowd = crowd_of(missing=0.1)
     model = EM(**QUICK | {"epochs": 1}, targets=targets, fast=fast).fit(crowd.fed)
     skills: list[np.ndarray] = []
@@ -80,9 +71,7 @@ def test_dawid_skene_over_parties_is_dawid_skene(crowd_of: Make, targets: str, f
         np.testing.assert_allclose(model.expertise_[party], matrix, atol=2e-3)
 
 
-def test_dawid_skene_keeps_what_it_found_out_about_the_annotators(
-    crowd_of: Make, tmp_path: Path
-) -> None:
+def test_dawid_skene_keeps_what_it_found_out_about_the_annotators(crowd_of, tmp_path):
     crowd = crowd_of()
     model = EM(**QUICK | {"epochs": 1}).fit(crowd.fed)
     believed = [model.standing_[party]["believed"] for party in crowd.fed.names]
@@ -95,7 +84,7 @@ def test_dawid_skene_keeps_what_it_found_out_about_the_annotators(
     assert silent.expertise_ == {}
 
 
-def test_random_takes_one_party_for_each_batch(crowd_of: Make, monkeypatch: Any) -> None:
+def test_random_takes_one_party_for_each_batch(crowd_of, monkeypatch):
     from fedmend.split.workers import ServerTop
 
     crowd = crowd_of()
@@ -118,7 +107,7 @@ def test_random_takes_one_party_for_each_batch(crowd_of: Make, monkeypatch: Any)
     assert len(chosen) == 3  # other parties in every epoch
 
 
-def test_clean_takes_a_labels_only_party(crowd_of: Make) -> None:
+def test_clean_takes_a_labels_only_party(crowd_of):
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 200)
     x = y[:, None] * 2.0 + rng.normal(size=(200, 2))
@@ -139,7 +128,7 @@ def test_clean_takes_a_labels_only_party(crowd_of: Make) -> None:
     assert model.score(fed) > 0.9
 
 
-def test_wrong_parameters() -> None:
+def test_wrong_parameters():
     fed = Federation(Party("a", Table(np.arange(2), {"x": [1.0, 2.0]})))
     with pytest.raises(ConfigError) as caught:
         EM(targets="x", secure="yes", batch_size=0).fit(fed)

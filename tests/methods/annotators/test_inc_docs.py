@@ -1,7 +1,5 @@
 """The page on InC: its examples run, its parameters exist."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from fedmend.methods.network import SplitEstimator
 PAGE = (Path(__file__).parents[3] / "docs" / "inc.md").read_text(encoding="utf-8")
 
 
-def test_the_examples_run() -> None:
+def test_the_examples_run():
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
     assert len(blocks) == 2
     scope: dict[str, Any] = {}
@@ -30,7 +28,7 @@ def test_the_examples_run() -> None:
     assert model.expertise_["insurer"].shape == (3, 3)
 
 
-def test_every_parameter_named_is_one() -> None:
+def test_every_parameter_named_is_one():
     table = PAGE[PAGE.index("| parameter |") : PAGE.index("**How long.**")]
     named = {
         name

@@ -1,9 +1,7 @@
 """What the server gets to see: the same labels whatever the protection, and never a single vote."""
 
-from __future__ import annotations
-
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -14,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.errors import PrivacyWarning, Refused
-from fedmend.federation import COORDINATOR, Policy, Site
+from fedmend.federation import COORDINATOR, Site
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.methods.annotators.baselines import EM
 from fedmend.methods.annotators.inc import InC
 
-Make = Callable[..., Any]
 QUICK: dict[str, Any] = {
     "epochs": 4,
     "bottom": (),
@@ -32,7 +29,7 @@ QUICK: dict[str, Any] = {
 }
 
 
-def test_he_masks_and_none_give_the_same_labels(crowd_of: Make, clear: Policy) -> None:
+def test_he_masks_and_none_give_the_same_labels(crowd_of, clear):
     results = {}
     for secure in ("he", "masks"):
         model = InC(**QUICK, secure=secure)
@@ -44,12 +41,12 @@ def test_he_masks_and_none_give_the_same_labels(crowd_of: Make, clear: Policy) -
     np.testing.assert_array_equal(results["he"], results["none"])
 
 
-def test_labels_in_the_clear_are_refused_by_default(crowd_of: Make) -> None:
+def test_labels_in_the_clear_are_refused_by_default(crowd_of):
     with pytest.warns(PrivacyWarning), pytest.raises(Refused, match="'label'"):
         InC(**QUICK, secure="none").fit(crowd_of().fed)
 
 
-def test_a_key_holder_without_labels(crowd_of: Make) -> None:
+def test_a_key_holder_without_labels(crowd_of):
     crowd = crowd_of()
     model = InC(**QUICK, secure="he", label_parties=("p0", "p1"), key_holder="p2").fit(crowd.fed)
     decrypting = {
@@ -59,7 +56,7 @@ def test_a_key_holder_without_labels(crowd_of: Make) -> None:
     assert set(model.expertise_) == {"p0", "p1"}
 
 
-def test_the_ledger_shows_sums_only(crowd_of: Make) -> None:
+def test_the_ledger_shows_sums_only(crowd_of):
     crowd = crowd_of()
     InC(**QUICK, secure="he").fit(crowd.fed)
     for party in crowd.fed.names:
@@ -88,7 +85,7 @@ class Overheard(LocalEngine):
 
 
 @pytest.mark.parametrize("secure", ["he", "masks"])
-def test_nothing_the_server_is_handed_tells_a_single_vote(crowd_of: Make, secure: str) -> None:
+def test_nothing_the_server_is_handed_tells_a_single_vote(crowd_of, secure):
     """Every array a party lets out is compared with that party's votes, in whatever form."""
     crowd = crowd_of(rates=(0.3, 0.3, 0.3), rows=400)
     engine = crowd.fed.engine
@@ -117,9 +114,7 @@ def test_nothing_the_server_is_handed_tells_a_single_vote(crowd_of: Make, secure
 
 
 @pytest.mark.parametrize("secure", ["he", "masks"])
-def test_the_servers_memory_holds_no_key_and_no_single_vote(
-    crowd_of: Make, monkeypatch: Any, secure: str
-) -> None:
+def test_the_servers_memory_holds_no_key_and_no_single_vote(crowd_of, monkeypatch, secure):
     """All that can be reached from the server's objects in stage 2, the parties' sides left out."""
     from fedmend.methods.annotators.inc import Correction
     from fedmend.secure.keys import Identity
@@ -196,7 +191,7 @@ def _arrays(value: Any) -> Iterator[np.ndarray]:
         yield from _arrays(list(value.values()))
 
 
-def test_no_secret_key_crosses(crowd_of: Make, monkeypatch: Any) -> None:
+def test_no_secret_key_crosses(crowd_of, monkeypatch):
     from fedmend.secure import seal
     from fedmend.secure.sums_he import context
 
@@ -232,7 +227,7 @@ def _blobs(value: Any) -> Iterator[bytes]:
 # ------------------------------------------------------------------ fixed point
 
 
-def test_the_stated_error_holds(crowd_of: Make) -> None:
+def test_the_stated_error_holds(crowd_of):
     """The server's sum of log-likelihood rows against the exact one."""
     from fedmend.methods.annotators import aggregation as crowds
     from fedmend.methods.annotators.estimator import Annotators
@@ -257,7 +252,7 @@ def test_the_stated_error_holds(crowd_of: Make) -> None:
     annotators=st.integers(2, 200),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_evidence_survives_its_fixed_point(rule: str, annotators: int, seed: int) -> None:
+def test_evidence_survives_its_fixed_point(rule, annotators, seed):
     """Any number of annotators: sums fit their words and are as close as stated."""
     from fedmend.methods.annotators.worker import LOG_FLOOR, EvidenceForm
 
@@ -302,7 +297,7 @@ def equations(top: torch.nn.Module, embeddings: torch.Tensor, shares: torch.Tens
 
 
 @pytest.mark.parametrize(("hidden", "epochs"), [(None, 4), (16, 1)])
-def test_gradients_alone_would_tell_every_vote(hidden: int | None, epochs: int) -> None:
+def test_gradients_alone_would_tell_every_vote(hidden, epochs):
     # docs/decisions/2026-11-16-sums-of-votes.md: a linear top of 9 inputs with batches of 30 needs
     # 30 / (9 + 1) epochs and one to spare, a hidden layer one, with more weights than unknowns
     torch.manual_seed(0)

@@ -1,7 +1,5 @@
 """InC over a federation of real annotators."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,7 @@ from fedmend_bench import datasets
 
 
 @pytest.mark.real
-def test_labelme_59_annotators_are_59_parties() -> None:
+def test_labelme_59_annotators_are_59_parties():
     train, test = datasets.load("labelme"), datasets.load("labelme", split="test")
     votes = datasets.human_labels("labelme")
     rows = {"train": len(train), "test": len(test)}

@@ -1,9 +1,5 @@
 """`fedmend run` with several annotators: from the configuration file to the report."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -26,7 +22,7 @@ INC = 'name = "inc"\nepochs = 8\nlr = 0.02\nsecure = "masks"\ncorrector = { top 
 
 
 @pytest.fixture
-def labelled(workshop: Any, toys: None) -> Any:
+def labelled(workshop, toys):
     """The bank is nearly always right; the telco's label column is wrong in a third of the rows."""
     rng = np.random.default_rng(0)
     truth = workshop.bank.set_index("customer")["default"]
@@ -39,9 +35,7 @@ def labelled(workshop: Any, toys: None) -> Any:
     return workshop
 
 
-def test_from_the_file_to_the_report(
-    labelled: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_from_the_file_to_the_report(labelled, capsys, monkeypatch):
     monkeypatch.chdir(labelled.folder)
     monkeypatch.setenv("COLUMNS", "160")
     with pytest.raises(SystemExit) as ended:
@@ -65,9 +59,7 @@ def test_from_the_file_to_the_report(
     assert reviews == ["bank", "bank", "telco", "telco"]
 
 
-def test_dawid_skene_corrects_the_labels_of_parties_without_columns(
-    workshop: Any, toys: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dawid_skene_corrects_the_labels_of_parties_without_columns(workshop, toys, monkeypatch):
     rng = np.random.default_rng(0)
     truth = workshop.bank.set_index("customer")["default"]
     other = np.where(truth == "yes", "no", "yes")

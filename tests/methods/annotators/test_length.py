@@ -1,9 +1,5 @@
 """How long networks on annotators' labels are trained: as the votes on held-out rows say."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,19 +10,18 @@ from fedmend.methods.annotators import estimator
 from fedmend.methods.annotators.baselines import EM, MJ
 from fedmend.methods.annotators.inc import InC
 
-Make = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("whole_trainings")
 WIDE: dict[str, Any] = {"bottom": (64,), "top": (64,), "lr": 0.01}
 
 
-def test_the_loss_of_held_out_votes_by_hand() -> None:
+def test_the_loss_of_held_out_votes_by_hand():
     predicted = np.array([[0.8, 0.2], [0.5, 0.5]])
     evidence = np.log([[0.9 * 0.7, 0.1 * 0.3], [0.1, 0.6]])
     by_hand = -np.mean(np.log([0.8 * 0.63 + 0.2 * 0.03, 0.5 * 0.1 + 0.5 * 0.6]))
     assert crowds.held_out_loss(predicted, evidence) == pytest.approx(by_hand)
 
 
-def test_a_loss_is_less_only_by_more_than_its_standard_error() -> None:
+def test_a_loss_is_less_only_by_more_than_its_standard_error():
     rng = np.random.default_rng(0)
     plain = rng.normal(1.0, 0.3, 400)
     spared = rng.normal(0.0, 0.5, 400)
@@ -36,7 +31,7 @@ def test_a_loss_is_less_only_by_more_than_its_standard_error() -> None:
 
 
 @pytest.mark.parametrize("method", [EM, pytest.param(MJ, marks=pytest.mark.slow)])
-def test_a_network_stops_before_it_learns_the_errors_by_heart(method: Any, crowd_of: Make) -> None:
+def test_a_network_stops_before_it_learns_the_errors_by_heart(method, crowd_of):
     crowd = crowd_of(rates=(0.25, 0.3, 0.35), seed=1)
     test = crowd.fed.on("test")
     short = method(**WIDE, epochs=60).fit(crowd.fed)
@@ -52,9 +47,7 @@ def test_a_network_stops_before_it_learns_the_errors_by_heart(method: Any, crowd
     assert short.predict_proba(test).shape == (200, 3)
 
 
-def test_a_training_that_collapses_begins_again(
-    crowd_of: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_that_collapses_begins_again(crowd_of, monkeypatch):
     tried: list[int] = []
     one = estimator.Trial._one
 
@@ -69,7 +62,7 @@ def test_a_training_that_collapses_begins_again(
 
 
 @pytest.mark.slow
-def test_labels_are_never_worse_explained_than_by_dawid_skene(crowd_of: Make) -> None:
+def test_labels_are_never_worse_explained_than_by_dawid_skene(crowd_of):
     crowd = crowd_of(rates=(0.3, 0.35, 0.4), rows=400)
     inc = InC(**WIDE).fit(crowd.fed)
     votes = EM(epochs=0).fit(crowd.fed)
@@ -78,7 +71,7 @@ def test_labels_are_never_worse_explained_than_by_dawid_skene(crowd_of: Make) ->
     assert {facts.get("stage") for facts in inc.history_} == {1.0, 2.0, None}
 
 
-def test_columns_that_say_nothing_leave_dawid_skenes_labels(crowd_of: Make) -> None:
+def test_columns_that_say_nothing_leave_dawid_skenes_labels(crowd_of):
     crowd = crowd_of(rates=(0.1, 0.25, 0.35), seed=3)
     for name in crowd.fed.names:
         frame = crowd.fed.engine.site(name).tables["train"].frame
@@ -89,7 +82,7 @@ def test_columns_that_say_nothing_leave_dawid_skenes_labels(crowd_of: Make) -> N
     np.testing.assert_allclose(inc.posterior_, votes.posterior_, atol=1e-6)
 
 
-def test_a_chosen_length_survives_a_stop(crowd_of: Make, tmp_path: Path) -> None:
+def test_a_chosen_length_survives_a_stop(crowd_of, tmp_path):
     whole = InC(**WIDE, epochs=4).fit(crowd_of(rows=120).fed, checkpoint=tmp_path)
     crowd = crowd_of(rows=120)
     again = InC(**WIDE, epochs=4).fit(crowd.fed, checkpoint=tmp_path, resume=True)

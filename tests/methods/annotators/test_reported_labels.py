@@ -1,11 +1,7 @@
 """`label_dp`: a training knows labels through randomised response only, in whichever method."""
 
-from __future__ import annotations
-
 import json
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +20,6 @@ from fedmend.split.labels import LabelLikelihood, ReportedLabels, ask_for_noise,
 from fedmend.split.workers import TopWorker
 
 pytestmark = pytest.mark.usefixtures("steady_draws")
-Make = Callable[..., Any]
 QUICK: dict[str, Any] = {
     "epochs": 2, "bottom": (), "embedding": 4, "top": (), "validation": 0.0,
 }  # fmt: skip
@@ -43,18 +38,16 @@ TURNED = {"no": "yes", "yes": "no"}
 
 def records_of(fed: fm.Federation, party: str = "bank") -> LabelRecords:
     """What a party keeps of labels told at random."""
-    return fed.engine.site(party).labels.records  # type: ignore[attr-defined,no-any-return]
+    return fed.engine.site(party).labels.records
 
 
 def told_of(fed: fm.Federation, party: str = "bank", dataset: str = "train") -> np.ndarray:
     """Labels as workers see them."""
-    return fed.engine.site(party).table_of(dataset).y.to_numpy()  # type: ignore[attr-defined,no-any-return]
+    return fed.engine.site(party).table_of(dataset).y.to_numpy()
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_no_worker_of_a_training_meets_a_true_label(
-    make_fed: Make, make_frame: Make, name: str
-) -> None:
+def test_no_worker_of_a_training_meets_a_true_label(make_fed, make_frame, name):
     """Turn all true labels round and tell the same: whoever met one would train otherwise."""
     fed = make_fed(make_frame(120), aligned=80, columns=TWO)
     site = fed.engine.site("bank")
@@ -79,7 +72,7 @@ def test_no_worker_of_a_training_meets_a_true_label(
     assert again.evaluate(other, rows="all") == pytest.approx(model.evaluate(fed, rows="all"))
 
 
-def test_evidence_learns_from_likelihoods_as_from_the_labels_they_stand_for() -> None:
+def test_evidence_learns_from_likelihoods_as_from_the_labels_they_stand_for():
     how, labels = Objective(activation="softmax"), torch.tensor([0, 1, 1, 0])
     outputs = torch.randn(4, 2, requires_grad=True)
     hard = how.rows_loss(how.opinion(outputs), labels)
@@ -91,7 +84,7 @@ def test_evidence_learns_from_likelihoods_as_from_the_labels_they_stand_for() ->
     assert gradient.abs().max() < 1e-6
 
 
-def test_a_second_fit_and_other_methods_know_the_same_labels(make_fed: Make) -> None:
+def test_a_second_fit_and_other_methods_know_the_same_labels(make_fed):
     fed = make_fed()
     first = fm.VFL(**QUICK, label_dp=1.0).fit(fed)
     second = fm.VFL(**QUICK, label_dp=1).fit(fed)
@@ -104,7 +97,7 @@ def test_a_second_fit_and_other_methods_know_the_same_labels(make_fed: Make) -> 
     assert other.privacy_["spent"] == {"bank": 3.0}
 
 
-def test_a_fold_and_a_completed_table_are_told_as_the_first_one(make_fed: Make) -> None:
+def test_a_fold_and_a_completed_table_are_told_as_the_first_one(make_fed):
     """Draws of their own would average out to the label, fold by fold."""
     fed = make_fed()
     site = fed.engine.site("bank")
@@ -120,7 +113,7 @@ def test_a_fold_and_a_completed_table_are_told_as_the_first_one(make_fed: Make) 
     assert site.labels.spent("y") == 1.0
 
 
-def test_corrected_labels_are_drawn_apart_and_both_are_on_the_account(make_fed: Make) -> None:
+def test_corrected_labels_are_drawn_apart_and_both_are_on_the_account(make_fed):
     """They are other labels of the same people; those corrected under label_dp hide nothing."""
     fed = make_fed()
     site = fed.engine.site("bank")
@@ -145,7 +138,7 @@ def test_corrected_labels_are_drawn_apart_and_both_are_on_the_account(make_fed: 
 
 
 @pytest.mark.parametrize("secure", ["masks"])
-def test_parties_of_the_same_columns_tell_theirs(make_frame: Make, secure: str) -> None:
+def test_parties_of_the_same_columns_tell_theirs(make_frame, secure):
     tables = {
         name: fm.Table.from_frame(make_frame(150, seed=number), label="y")
         for number, name in enumerate(("one", "two", "three"))
@@ -184,9 +177,7 @@ def test_parties_of_the_same_columns_tell_theirs(make_frame: Make, secure: str) 
     assert again.evaluate(other) == pytest.approx(model.evaluate(fed))
 
 
-def test_validation_is_by_told_labels_and_tests_are_estimated_from_them(
-    make_fed: Make, make_frame: Make
-) -> None:
+def test_validation_is_by_told_labels_and_tests_are_estimated_from_them(make_fed, make_frame):
     fed = make_fed(make_frame(600), test=make_frame(3000, seed=1))
     model = fm.VFL(epochs=20, lr=0.01, label_dp=1.0).fit(fed)
     best = model.history_[model.best_epoch_ - 1]
@@ -211,9 +202,7 @@ def test_validation_is_by_told_labels_and_tests_are_estimated_from_them(
     assert model.predict_proba(fed.on("test")).max() > keep_probability(1.0, 2) + 0.1
 
 
-def test_a_party_may_let_a_test_table_be_scored_by_its_labels(
-    make_fed: Make, make_frame: Make
-) -> None:
+def test_a_party_may_let_a_test_table_be_scored_by_its_labels(make_fed, make_frame):
     policy = fm.Policy(true_test_labels=True)
     fed = make_fed(make_frame(200), test=make_frame(100, seed=1), policy_bank=policy)
     site = fed.engine.site("bank")
@@ -236,9 +225,7 @@ def test_a_party_may_let_a_test_table_be_scored_by_its_labels(
 
 
 @pytest.mark.parametrize("name", ["VFL", "RISA"])
-def test_a_resumed_training_goes_on_with_the_same_told_labels(
-    make_fed: Make, tmp_path: Path, name: str
-) -> None:
+def test_a_resumed_training_goes_on_with_the_same_told_labels(make_fed, tmp_path, name):
     more = {"members": 2} if name == "RISA" else {}
     made = getattr(fm, name)
     whole = made(**QUICK | {"epochs": 3} | more, label_dp=1.0)
@@ -259,9 +246,7 @@ def test_a_resumed_training_goes_on_with_the_same_told_labels(
         made(**QUICK | {"epochs": 3} | more).fit(make_fed(), checkpoint=tmp_path / "c", resume=True)
 
 
-def test_what_was_told_is_kept_with_the_model_and_named_in_the_ledger(
-    make_fed: Make, tmp_path: Path
-) -> None:
+def test_what_was_told_is_kept_with_the_model_and_named_in_the_ledger(make_fed, tmp_path):
     fed = make_fed()
     model = fm.VFL(**QUICK, label_dp=2.0).fit(fed)
     model.save(tmp_path / "model")
@@ -271,7 +256,7 @@ def test_what_was_told_is_kept_with_the_model_and_named_in_the_ledger(
     assert fm.VFL(**QUICK).fit(make_fed()).privacy_ is None
 
 
-def test_a_training_after_it_learns_from_the_same_draws_and_says_so(make_fed: Make) -> None:
+def test_a_training_after_it_learns_from_the_same_draws_and_says_so(make_fed):
     fed = make_fed()
     asked = fm.VFL(**QUICK, label_dp=2.0).fit(fed)
     with pytest.warns(PrivacyWarning, match="bank lets labels be known .* label_dp=2"):
@@ -280,7 +265,7 @@ def test_a_training_after_it_learns_from_the_same_draws_and_says_so(make_fed: Ma
     np.testing.assert_array_equal(plain.predict_proba(fed), asked.predict_proba(fed))
 
 
-def test_a_run_says_in_words_what_was_told(workshop: Any) -> None:
+def test_a_run_says_in_words_what_was_told(workshop):
     workshop.write(method='name = "vfl"\nepochs = 1\nlabel_dp = 2')
     run = workshop.run
     execute(plan_of(load_config(workshop.config)), run)
@@ -290,9 +275,7 @@ def test_a_run_says_in_words_what_was_told(workshop: Any) -> None:
     assert told in (run / "report.html").read_text(encoding="utf-8")
 
 
-def test_what_cannot_be_told_at_random_is_refused_with_its_mend(
-    make_fed: Make, make_frame: Make
-) -> None:
+def test_what_cannot_be_told_at_random_is_refused_with_its_mend(make_fed, make_frame):
     with pytest.raises(DataError, match=r"classes, and the label is a number.*Mend: cut"):
         fm.VFL(**QUICK, label_dp=1.0).fit(make_fed(make_frame(60, task="regression")))
     for epsilon in (0.0, -1.0, math.inf):
@@ -302,7 +285,7 @@ def test_what_cannot_be_told_at_random_is_refused_with_its_mend(
         fm.VFL(label_dp="2").fit(make_fed())
 
 
-def test_a_worker_that_was_told_has_no_other_table(make_fed: Make) -> None:
+def test_a_worker_that_was_told_has_no_other_table(make_fed):
     fed = make_fed()
     site = fed.engine.site("bank")
     worker = TopWorker(site, "train", model="m")
@@ -317,7 +300,7 @@ def test_a_worker_that_was_told_has_no_other_table(make_fed: Make) -> None:
     assert likely.min() == pytest.approx(math.exp(-0.5))
 
 
-def test_inc_under_label_dp(crowd_of: Make) -> None:
+def test_inc_under_label_dp(crowd_of):
     quick = {"epochs": 16, "bottom": (), "embedding": 4, "top": (), "batch_size": 32, "lr": 0.02}
     quick |= {"crossfit": False, "patience": None}
     crowd = crowd_of(rates=(0.1, 0.2, 0.2), rows=400)

@@ -1,9 +1,5 @@
 """Majority and Dawid–Skene where no party has a column: labels, and nothing to train."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +11,6 @@ from fedmend.errors import DataError, FedmendWarning
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.methods.annotators.baselines import EM, MJ, Random
 from fedmend.methods.annotators.corrected import correct_labels
-from fedmend.methods.annotators.estimator import CrowdEstimator
 from fedmend.methods.annotators.inc import InC
 
 CLASSES = ["cold", "cough", "flu"]
@@ -33,7 +28,7 @@ def voters(votes: np.ndarray, *, columns: int = 0, classes: list[str] = CLASSES)
     fed = Federation(*parties, strict=True)
     for scope in ("train", "test"):
         for name in fed.names:
-            fed.engine.site(name).alignments[scope] = Alignment(ids, ids[:0])  # type: ignore[attr-defined]
+            fed.engine.site(name).alignments[scope] = Alignment(ids, ids[:0])
         fed.on(scope).note_alignment(AlignmentCounts(len(ids), dict.fromkeys(fed.names, 0)))
     return fed
 
@@ -68,7 +63,7 @@ def plain_dawid_skene(votes: np.ndarray, classes: int, steps: int) -> tuple[Any,
     return belief, skill
 
 
-def test_dawid_skene_of_votes_alone_is_the_published_one() -> None:
+def test_dawid_skene_of_votes_alone_is_the_published_one():
     truth, votes = drawn(250, [0.9, 0.8, 0.7, 0.6, 0.4], given=0.8)
     votes[(votes < 0).all(1), 0] = 0
     model = EM().fit(voters(votes))
@@ -102,9 +97,7 @@ def crowd_kit(votes: np.ndarray, classes: int, steps: int) -> np.ndarray:
     ("wrong", "least", "most"),
     [((0.32, 0.38, 0.54, 0.47), 0.6, 0.8), ((0.59, 0.46, 0.6, 0.33), 0.2, 0.45)],
 )
-def test_annotators_who_err_in_most_rows_turn_two_classes_round_for_everybody(
-    wrong: tuple[float, ...], least: float, most: float
-) -> None:
+def test_annotators_who_err_in_most_rows_turn_two_classes_round_for_everybody(wrong, least, most):
     # error rates of Covertype, high-large (benchmarks/results/inc.md): why EM has .555 there
     rng = np.random.default_rng(1)
     truth = (rng.random(4000) < 0.57).astype(np.int64)
@@ -116,7 +109,7 @@ def test_annotators_who_err_in_most_rows_turn_two_classes_round_for_everybody(
     assert least < (theirs.argmax(1) == truth).mean() < most
 
 
-def test_it_stops_where_going_on_changes_nothing() -> None:
+def test_it_stops_where_going_on_changes_nothing():
     _, votes = drawn(300, [0.85, 0.75, 0.7, 0.6])
     model = EM().fit(voters(votes))
     settled, _ = plain_dawid_skene(votes, 3, 100)
@@ -124,7 +117,7 @@ def test_it_stops_where_going_on_changes_nothing() -> None:
     assert (settled.argmax(1) != model.posterior_.argmax(1)).mean() < 0.01
 
 
-def test_tied_majorities_are_the_first_class_in_order() -> None:
+def test_tied_majorities_are_the_first_class_in_order():
     # crowd-kit takes the first of the tied labels, which it has in sorted order
     votes = np.array([[2, 1], [0, 2], [1, 1], [-1, 2], [-1, -1]] + [[0, 0], [2, 2]] * 12)
     model = MJ().fit(voters(votes))
@@ -134,9 +127,7 @@ def test_tied_majorities_are_the_first_class_in_order() -> None:
 
 
 @pytest.mark.parametrize("method", [MJ, EM])
-def test_an_estimator_of_the_rows_that_were_voted_on(
-    method: type[CrowdEstimator], tmp_path: Path
-) -> None:
+def test_an_estimator_of_the_rows_that_were_voted_on(method, tmp_path):
     _, votes = drawn(200, [0.9, 0.8, 0.8], given=0.7)
     fed = voters(votes)
     model = method().fit(fed)
@@ -159,26 +150,26 @@ def test_an_estimator_of_the_rows_that_were_voted_on(
         again.predict(fed.on("test"))
 
 
-def test_corrected_labels_of_votes_alone() -> None:
+def test_corrected_labels_of_votes_alone():
     truth, votes = drawn(300, [0.9, 0.85, 0.8, 0.7], given=0.8)
     fed = voters(votes)
     model = EM().fit(fed)
     found = correct_labels(fed, model, to="a03")
-    labels = fed.engine.site("a03").tables["train-corrected"].y  # type: ignore[attr-defined]
+    labels = fed.engine.site("a03").tables["train-corrected"].y
     assert (labels == np.array(CLASSES)[truth]).mean() > 0.9
     assert found.changed > 0
 
 
-def test_a_row_without_votes_has_no_majority() -> None:
+def test_a_row_without_votes_has_no_majority():
     votes = np.array([[0, 0], [1, 1], [-1, -1], [2, 2]] * 4)
     fed = voters(votes)
     found = correct_labels(fed, MJ().fit(fed))
-    labels = fed.engine.site("a00").tables["train-corrected"].y  # type: ignore[attr-defined]
+    labels = fed.engine.site("a00").tables["train-corrected"].y
     assert labels[2] is None or pd.isna(labels[2])
     assert found.filled == 0
 
 
-def test_epochs_0_leaves_columns_alone() -> None:
+def test_epochs_0_leaves_columns_alone():
     _, votes = drawn(100, [0.9, 0.8])
     fed = voters(votes, columns=2)
     model = EM(epochs=0).fit(fed)
@@ -187,13 +178,13 @@ def test_epochs_0_leaves_columns_alone() -> None:
 
 
 @pytest.mark.parametrize("method", [InC, Random])
-def test_other_methods_need_a_column(method: Callable[..., CrowdEstimator]) -> None:
+def test_other_methods_need_a_column(method):
     _, votes = drawn(40, [0.9, 0.8])
     with pytest.raises(DataError, match=r"no party has a feature column.* fm.EM and fm.MJ do"):
         method().fit(voters(votes))
 
 
-def test_many_annotators_and_no_vote_leaves() -> None:
+def test_many_annotators_and_no_vote_leaves():
     truth, votes = drawn(200, list(np.linspace(0.5, 0.9, 24)), given=0.35)
     fed = voters(votes)
     model = EM().fit(fed)

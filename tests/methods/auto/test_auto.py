@@ -118,9 +118,8 @@ def test_saved_and_loaded_it_says_the_same(fitted, tmp_path) -> None:
 def test_a_useless_partner_is_not_heard() -> None:
     frame = people(3)
     frame[["d", "e", "f"]] = np.random.default_rng(9).normal(size=(N, 3))
-    model = fm.Auto(**QUICK | {"candidates": ("local", "local-trees", "vfl")}).fit(
-        federation(frame)
-    )
+    how = QUICK | {"candidates": ("local", "local-trees", "vfl"), "folds": 2}
+    model = fm.Auto(**how).fit(federation(frame))
     assert "does not pay" in model.choice_["why"][0] or "not certain" in model.choice_["why"][0]
     weights = model.network_.weights["alone"]
     assert not weights.get("vfl")
@@ -148,9 +147,10 @@ def test_completed_rows_that_say_nothing_are_left_out(whole_training) -> None:
 def test_every_kind_of_label(label, task, metric) -> None:
     fed = federation(people(1, label))
     names = ("local-trees", "boosting")
-    model = fm.Auto(**QUICK | {"candidates": names, "task": task, "folds": 2}).fit(fed)
+    how = {"candidates": names, "task": task, "folds": 2, "settings": {"trees": 10}}
+    model = fm.Auto(**how).fit(fed)
     assert model.choice_["metric"] == metric
-    test, one = fed.on("test"), fm.LocalTrees(trees=15, task=task).fit(fed)
+    test, one = fed.on("test"), fm.LocalTrees(trees=10, task=task).fit(fed)
     together, alone = model.evaluate(test)[metric], one.evaluate(test, rows="aligned")[metric]
     # Of 150 counts chance decides more than the partner.
     slack = 1.1 if label == "count" else 1.0
@@ -219,7 +219,7 @@ def test_scarce_labels_make_fewer_folds() -> None:
 
 def test_what_cannot_be_trained_is_told_and_left_out() -> None:
     fed = federation(people(0, "number"))
-    model = fm.Auto(**QUICK | {"candidates": ("local-trees", "risa")}).fit(fed)
+    model = fm.Auto(**BRIEF | {"candidates": ("local-trees", "risa")}).fit(fed)
     risa = model.choice_["candidates"][1]
     assert risa["skipped"] and not risa["scores"]
     with pytest.raises(ConfigError, match="found no method that can be trained"):

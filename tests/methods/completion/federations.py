@@ -1,26 +1,16 @@
 """Two parties for models of columns: A has all rows, B the first of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from fedmend.data.table import Table
-from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
+from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.methods.completion.targets import TargetModels, TargetStore, store_of
 
 
-def numbered(
-    a: pd.DataFrame | Table,
-    b: pd.DataFrame,
-    aligned: int,
-    *,
-    order: np.ndarray | None = None,
-    seed: int = 0,
-    policies: dict[str, Policy] | None = None,
-) -> Federation:
+def numbered(a, b, aligned, *, order=None, seed=0, policies=None):
     """order: in which A has its rows."""
     order = np.arange(len(a)) if order is None else order
     if isinstance(a, pd.DataFrame):

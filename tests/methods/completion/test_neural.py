@@ -1,7 +1,5 @@
 """The split network of many columns: against the same network in one piece, and bad input."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -80,7 +78,7 @@ class OnePiece:
             self.adam.step()
 
 
-def test_split_equals_one_piece() -> None:
+def test_split_equals_one_piece():
     a, b = sides()
     fed = federation(a, b)
     models = NeuralModels(fed, "bank", "telco", targets=["income", "plan"], **SMALL)
@@ -106,7 +104,7 @@ def test_split_equals_one_piece() -> None:
     np.testing.assert_allclose(found["income"].spread, off, rtol=1e-4)
 
 
-def test_messages_change_no_bit() -> None:
+def test_messages_change_no_bit():
     a, b = sides()
     made = []
     for seal in (False, True):
@@ -124,7 +122,7 @@ def test_messages_change_no_bit() -> None:
         np.testing.assert_array_equal(open_, sealed)
 
 
-def test_rows_with_pseudo_labels_join_the_training() -> None:
+def test_rows_with_pseudo_labels_join_the_training():
     a, b = sides()
     fed = federation(a, b)
     with NeuralModels(fed, "bank", "telco", targets=["income"], **SMALL) as models:
@@ -139,7 +137,7 @@ def test_rows_with_pseudo_labels_join_the_training() -> None:
     assert joined.mean() > first[ALIGNED:].mean() + 0.05
 
 
-def test_wrong_settings_are_told_together() -> None:
+def test_wrong_settings_are_told_together():
     fed = federation(*sides())
     with pytest.raises(ConfigError) as found:
         NeuralModels(fed, "bank", "telco", embedding=0, epochs=0, validation=1.0, dropout=1.0)

@@ -1,9 +1,6 @@
 """Process I: the threshold, columns of A that lie elsewhere or changed, and what is set aside."""
 
-from __future__ import annotations
-
 import warnings
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -51,9 +48,7 @@ def holm(p_values: np.ndarray, level: float) -> np.ndarray:
     rows=st.integers(5, 2000),
     level=st.sampled_from([0.01, 0.05, 0.2]),
 )
-def test_above_the_critical_value_is_what_holm_rejects(
-    rho: list[float], rows: int, level: float
-) -> None:
+def test_above_the_critical_value_is_what_holm_rejects(rho, rows, level):
     values = np.array(rho)
     statistic = np.abs(values) * np.sqrt((rows - 2) / (1 - values**2))
     expected = holm(2 * student.sf(statistic, rows - 2), level)
@@ -62,13 +57,13 @@ def test_above_the_critical_value_is_what_holm_rejects(
     np.testing.assert_array_equal((np.abs(values) > critical)[clear], expected[clear])
 
 
-def test_pairs_without_a_correlation_do_not_count() -> None:
+def test_pairs_without_a_correlation_do_not_count():
     values = np.array([[0.3, np.nan], [0.1, np.nan]])
     assert critical_rho(values, 100, 0.05) == critical_rho(values[:, :1], 100, 0.05)
     assert critical_rho(np.full((2, 2), np.nan), 100, 0.05) == 1.0
 
 
-def test_cv_takes_the_columns_whose_prediction_pays() -> None:
+def test_cv_takes_the_columns_whose_prediction_pays():
     strengths = pd.Series({"a": 0.9, "b": 0.5, "c": 0.2, "d": np.nan})
     errors = {
         "a": {"linear": 0.2, "mean": 1.0},
@@ -86,7 +81,7 @@ def test_cv_takes_the_columns_whose_prediction_pays() -> None:
 
 
 @given(seed=st.integers(0, 2**16), n=st.integers(2, 40), m=st.integers(1, 40))
-def test_how_far_a_number_is_beyond(seed: int, n: int, m: int) -> None:
+def test_how_far_a_number_is_beyond(seed, n, m):
     rng = np.random.default_rng(seed)
     column = rng.normal(size=n + m).round(1)
     column[rng.random(n + m) < 0.1] = np.nan
@@ -117,7 +112,7 @@ def elsewhere() -> Table:
     return Table(np.arange(N), frame, kinds=kinds)
 
 
-def test_columns_that_lie_elsewhere_are_left_out() -> None:
+def test_columns_that_lie_elsewhere_are_left_out():
     assert columns_within(elsewhere(), ALIGNED) == ["steady", "city", "level"]
     assert columns_within(elsewhere(), ALIGNED, most=1.0) == elsewhere().feature_names
     assert columns_within(elsewhere(), N) == elsewhere().feature_names
@@ -127,7 +122,7 @@ def test_columns_that_lie_elsewhere_are_left_out() -> None:
     assert columns_within(alone, ALIGNED) == ["rate", "month"]
 
 
-def test_columns_that_go_beyond_a_little_end_with_the_first_rows() -> None:
+def test_columns_that_go_beyond_a_little_end_with_the_first_rows():
     rng = np.random.default_rng(0)
     columns = rng.uniform(size=(300, 3))
     columns[200:, 0] += 0.5  # half of the range
@@ -139,7 +134,7 @@ def test_columns_that_go_beyond_a_little_end_with_the_first_rows() -> None:
     np.testing.assert_array_equal(held_within(columns[:200], 200), columns[:200])
 
 
-def test_blocks_stay() -> None:
+def test_blocks_stay():
     images = np.zeros((N, 3), np.float32)
     images[ALIGNED:] = 9.0
     whole = elsewhere()
@@ -148,7 +143,7 @@ def test_blocks_stay() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_family_learns_from_a_column_that_is_left_out(family: str) -> None:
+def test_no_family_learns_from_a_column_that_is_left_out(family):
     """What is predicted is the same with other values there, and to the bit without the column."""
     settings = {"neural": {"epochs": 2}, "tree": {"trees": 4}}.get(family, {})
     target = elsewhere().frame["steady"] + 0.5 * elsewhere().frame["rate"]
@@ -174,7 +169,7 @@ def test_no_family_learns_from_a_column_that_is_left_out(family: str) -> None:
 
 
 @given(seed=st.integers(0, 2**16), n=st.integers(1, 30), m=st.integers(1, 30))
-def test_the_distance_is_that_of_kolmogorov_and_smirnov(seed: int, n: int, m: int) -> None:
+def test_the_distance_is_that_of_kolmogorov_and_smirnov(seed, n, m):
     column = np.random.default_rng(seed).normal(size=n + m).round(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of p values, which are not asked for
@@ -185,12 +180,9 @@ def test_the_distance_is_that_of_kolmogorov_and_smirnov(seed: int, n: int, m: in
 
 
 @given(codes=st.lists(st.integers(-2, 4), min_size=2, max_size=40), data=st.data())
-def test_the_distance_of_categories_is_total_variation(codes: list[int], data: Any) -> None:
+def test_the_distance_of_categories_is_total_variation(codes, data):
     n = data.draw(st.integers(1, len(codes) - 1))
-    one, other = (
-        [max(code, -1) for code in codes[:n]],
-        [max(code, -1) for code in codes[n:]],
-    )
+    one, other = ([max(code, -1) for code in codes[:n]], [max(code, -1) for code in codes[n:]])
     gaps = [one.count(code) / len(one) - other.count(code) / len(other) for code in range(-1, 5)]
     found = distance(np.array(codes), n)
     assert found == pytest.approx(sum(abs(gap) for gap in gaps) / 2)
@@ -209,7 +201,7 @@ def a_table(seed: int = 0) -> Table:
     return Table(np.arange(N), frame)
 
 
-def test_columns_that_change_are_found_but_not_by_chance() -> None:
+def test_columns_that_change_are_found_but_not_by_chance():
     table = a_table()
     assert columns_changed(table, ALIGNED) == ["rate", "month", "phone", "still"]
     assert columns_changed(table.select(["steady", "phone"]), ALIGNED) == ["phone"]
@@ -220,7 +212,7 @@ def test_columns_that_change_are_found_but_not_by_chance() -> None:
     assert columns_changed(few, 10) == []
 
 
-def test_bins_tell_aligned_rows_apart() -> None:
+def test_bins_tell_aligned_rows_apart():
     table = a_table()
     found = bins_of(table, ALIGNED, ["rate", "month", "still"])
     assert found.shape[0] == N and set(np.unique(found)) == {0.0, 1.0}
@@ -238,7 +230,7 @@ def test_bins_tell_aligned_rows_apart() -> None:
 # ---------------------------------------------------------------------------------- set aside
 
 
-def test_what_is_set_aside_is_a_ridge_regression_on_the_bins() -> None:
+def test_what_is_set_aside_is_a_ridge_regression_on_the_bins():
     table, rng = a_table(), np.random.default_rng(1)
     frame = table.frame
     month = frame["month"].map({"may": 0.0, "june": 2.0, "july": 3.0, "november": 9.0}).to_numpy()
@@ -275,7 +267,7 @@ def test_what_is_set_aside_is_a_ridge_regression_on_the_bins() -> None:
     assert kinds <= {"count", "statistic", "masked", "hashed-id"}
 
 
-def test_nothing_is_set_aside_where_the_columns_left_out_say_nothing() -> None:
+def test_nothing_is_set_aside_where_the_columns_left_out_say_nothing():
     table = a_table().select(["steady", "phone", "still"])
     fed = numbered(table, pd.DataFrame({"level": table.frame["steady"]}), ALIGNED)
     with AsideModels(fed, "bank", "telco", beyond=False) as models:
@@ -287,7 +279,7 @@ def test_nothing_is_set_aside_where_the_columns_left_out_say_nothing() -> None:
     assert {each.kind for each in asked if each.sender == "bank"} == {"statistic"}
 
 
-def test_columns_that_tell_of_those_left_out_rightly_may_go_on() -> None:
+def test_columns_that_tell_of_those_left_out_rightly_may_go_on():
     rng = np.random.default_rng(2)
     known = rng.integers(0, 2, N).astype(float)
     known[ALIGNED:] = 1.0

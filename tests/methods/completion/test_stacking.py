@@ -1,7 +1,5 @@
 """Weights of stacked models against scipy's optimiser."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,7 +28,7 @@ def best(loss: object, count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_value_weights_are_the_best_mixture(seed: int) -> None:
+def test_value_weights_are_the_best_mixture(seed):
     rng = np.random.default_rng(seed)
     truth = rng.normal(size=60)
     outputs = {
@@ -43,7 +41,7 @@ def test_value_weights_are_the_best_mixture(seed: int) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-def test_one_outlier_does_not_decide_the_weights() -> None:
+def test_one_outlier_does_not_decide_the_weights():
     rng = np.random.default_rng(0)
     truth = rng.normal(size=200)
     outputs = {"good": truth + 0.2 * rng.normal(size=200), "poor": 2 * rng.normal(size=200)}
@@ -56,7 +54,7 @@ def test_one_outlier_does_not_decide_the_weights() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_class_weights_are_the_best_mixture(seed: int) -> None:
+def test_class_weights_are_the_best_mixture(seed):
     rng = np.random.default_rng(seed)
     truth = rng.integers(0, 3, 80)
     outputs = {}
@@ -70,7 +68,7 @@ def test_class_weights_are_the_best_mixture(seed: int) -> None:
     np.testing.assert_allclose(found, expected, atol=2e-3)
 
 
-def test_family_errors() -> None:
+def test_family_errors():
     errors = family_errors(
         np.array([1.0, 3.0]), {"a": np.array([1.0, 1.0])}, np.array([0.0, 2.0, 4.0])
     )
@@ -80,7 +78,7 @@ def test_family_errors() -> None:
     assert classes["mean"] == pytest.approx(2 / 3)
 
 
-def test_what_says_nothing_is_shrunk_and_what_says_enough_is_left() -> None:
+def test_what_says_nothing_is_shrunk_and_what_says_enough_is_left():
     rng = np.random.default_rng(0)
     truth, noise = rng.normal(size=500), rng.normal(size=500)
     assert shrinkage(truth, noise) < 0.15
@@ -96,7 +94,7 @@ def test_what_says_nothing_is_shrunk_and_what_says_enough_is_left() -> None:
     assert shrinkage(truth, wild) > slope + 0.15
 
 
-def test_skill_is_the_share_of_error_spared() -> None:
+def test_skill_is_the_share_of_error_spared():
     rng = np.random.default_rng(1)
     truth = rng.normal(size=400)
     assert skill(truth, truth, truth) == 1.0
@@ -113,7 +111,7 @@ def test_skill_is_the_share_of_error_spared() -> None:
     assert skill(np.ones(5), np.ones(5), np.ones(5)) == 0.0
 
 
-def test_what_is_not_clear_is_not_believed_by_the_careful() -> None:
+def test_what_is_not_clear_is_not_believed_by_the_careful():
     rng = np.random.default_rng(0)
     output = rng.normal(size=400)
     clear, faint = output + 0.5 * rng.normal(size=400), 0.1 * output + rng.normal(size=400)
@@ -126,7 +124,7 @@ def test_what_is_not_clear_is_not_believed_by_the_careful() -> None:
     assert shrinkage(clear, output, -3.0) > 0.9
 
 
-def test_only_what_is_new_is_believed_of_classes() -> None:
+def test_only_what_is_new_is_believed_of_classes():
     rng = np.random.default_rng(0)
     n = 4000
     time, own = rng.integers(0, 2, n), rng.normal(size=n)
@@ -154,7 +152,7 @@ def test_only_what_is_new_is_believed_of_classes() -> None:
 
 
 @given(seed=st.integers(0, 2**16), classes=st.integers(2, 5), trust=st.floats(0, 1))
-def test_tempered_probabilities(seed: int, classes: int, trust: float) -> None:
+def test_tempered_probabilities(seed, classes, trust):
     rng = np.random.default_rng(seed)
     output, shares = rng.dirichlet(np.ones(classes), 20), rng.dirichlet(np.ones(classes) * 9)
     found = tempered(output, shares, trust)
@@ -172,7 +170,7 @@ def rare_class(strength: float, rows: int = 3000, seed: int = 0) -> tuple[np.nda
     return (rng.random(rows) < share).astype(np.int64), np.stack([1 - share, share], 1)
 
 
-def test_a_rare_class_is_said_where_that_costs_no_accuracy() -> None:
+def test_a_rare_class_is_said_where_that_costs_no_accuracy():
     truth, output = rare_class(2.0)
     shares = np.bincount(truth) / len(truth)
     lean = leaning(truth, output, shares)
@@ -185,7 +183,7 @@ def test_a_rare_class_is_said_where_that_costs_no_accuracy() -> None:
     assert lost.mean() <= 2 * lost.std() / np.sqrt(len(lost))
 
 
-def test_where_leaning_costs_accuracy_the_likeliest_class_stays() -> None:
+def test_where_leaning_costs_accuracy_the_likeliest_class_stays():
     # many rows just below one half: to say the rare class of these is wrong more often than right
     truth = np.repeat([0, 1, 0], [6200, 3800, 10_000])
     output = np.repeat([[0.62, 0.38], [1 - 1e-6, 1e-6]], 10_000, axis=0)

@@ -1,7 +1,5 @@
 """Horizontal training over a federation: the simulator's numbers, a common encoding, bad input."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -57,7 +55,7 @@ def federation(parties: int = 3, rows: int = 120, **options) -> Federation:
     return Federation(*members, strict=True, **options)
 
 
-def test_the_encoding_is_that_of_all_rows_together() -> None:
+def test_the_encoding_is_that_of_all_rows_together():
     fed = federation()
     with FederatedClients(fed, Supervised(), SMALL) as clients:
         frames = [people(120 + 16 * number, number) for number in range(3)]
@@ -71,7 +69,7 @@ def test_the_encoding_is_that_of_all_rows_together() -> None:
         assert clients.classes == ["high", "low", "mid"]
 
 
-def test_evaluation_is_that_of_all_predictions_together() -> None:
+def test_evaluation_is_that_of_all_predictions_together():
     fed = federation()
     with FederatedClients(fed, PseudoMethod("sage"), SMALL) as clients:
         for _ in range(3):
@@ -90,7 +88,7 @@ def test_evaluation_is_that_of_all_predictions_together() -> None:
     assert scores["accuracy"] > 0.6
 
 
-def test_a_run_goes_on_from_its_checkpoint(tmp_path) -> None:
+def test_a_run_goes_on_from_its_checkpoint(tmp_path):
     method = PseudoMethod("flexmatch")
     settings = replace(SMALL, carry_momentum=True)
     fed = federation(2)
@@ -112,7 +110,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path) -> None:
         other.load_checkpoint(tmp_path / "run.fmw")
 
 
-def test_a_kill_between_two_parties_savings_mixes_no_rounds(tmp_path) -> None:
+def test_a_kill_between_two_parties_savings_mixes_no_rounds(tmp_path):
     """Some parties have kept round 3, the coordinator has not: the run goes on from round 2."""
     path, method = tmp_path / "run.fmw", PseudoMethod("flexmatch")
     with FederatedClients(federation(2), method, SMALL) as whole:
@@ -133,7 +131,7 @@ def test_a_kill_between_two_parties_savings_mixes_no_rounds(tmp_path) -> None:
     assert kept == ["client-000003.fmw"] * 2 + ["client-000004.fmw"] * 2
 
 
-def test_clients_of_images() -> None:
+def test_clients_of_images():
     digits = load_digits()
     images = (digits.images * 15.9).astype(np.uint8)[:, None]
     members = []
@@ -160,7 +158,7 @@ def pictures(size: int, name: str = "image", start: int = 0) -> Table:
     return Table(np.arange(start, start + 8), labels, label="y", blocks={name: images})
 
 
-def test_images_of_another_size_are_named(toys: None) -> None:
+def test_images_of_another_size_are_named(toys):
     fed = Federation(Party("p0", pictures(8)), Party("p1", pictures(6, start=8)))
     with pytest.raises(DataError, match=r"'p1', column 'image': is image of shape \(3, 6, 6\)"):
         FederatedClients(fed, Supervised(), SMALL, net="cnn", width=4)
@@ -173,7 +171,7 @@ def test_images_of_another_size_are_named(toys: None) -> None:
             clients.evaluate(fed.on("bare"))
 
 
-def test_a_client_without_labels_takes_part() -> None:
+def test_a_client_without_labels_takes_part():
     bare = people(100, 1).drop(columns="y")
     fed = Federation(
         Party("p0", table_of(people(100, 0))), Party("p1", Table.from_frame(bare)), strict=True
@@ -189,7 +187,7 @@ def test_a_client_without_labels_takes_part() -> None:
         assert np.isnan(report.per_client[1]["loss_labelled"])
 
 
-def test_a_party_of_too_few_test_rows_is_left_out_of_the_scores_and_it_is_said() -> None:
+def test_a_party_of_too_few_test_rows_is_left_out_of_the_scores_and_it_is_said():
     tests = [people(rows, number, labelled=1.0) for number, rows in enumerate((6, 40))]
     fed = Federation(
         *(
@@ -224,7 +222,7 @@ def changed(column: str, value) -> pd.DataFrame:
         (people(100, 1).rename(columns={"y": "outcome"}), "different names: outcome, y"),
     ],
 )
-def test_parties_that_do_not_fit_together_are_named(frame, message) -> None:
+def test_parties_that_do_not_fit_together_are_named(frame, message):
     label = "outcome" if "outcome" in frame else "y"
     fed = Federation(
         Party("p0", table_of(people(100, 0))),
@@ -235,7 +233,7 @@ def test_parties_that_do_not_fit_together_are_named(frame, message) -> None:
         FederatedClients(fed, Supervised(), SMALL)
 
 
-def test_labels_of_one_class_are_not_enough() -> None:
+def test_labels_of_one_class_are_not_enough():
     frame = people(100, 0)
     frame["y"] = np.where(frame["y"].notna(), "low", None)
     fed = Federation(Party("p0", Table.from_frame(frame, label="y", kinds={"y": "nominal"})))
@@ -243,7 +241,7 @@ def test_labels_of_one_class_are_not_enough() -> None:
         FederatedClients(fed, Supervised(), SMALL)
 
 
-def test_networks_that_do_not_fit_are_refused() -> None:
+def test_networks_that_do_not_fit_are_refused():
     with pytest.raises(ConfigError, match="net='resnet8' is for images"):
         FederatedClients(federation(2), Supervised(), SMALL, net="resnet8")
     with pytest.raises(ConfigError, match="per_round must lie in 1..2"):

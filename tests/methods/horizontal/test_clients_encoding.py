@@ -1,7 +1,5 @@
 """One encoding for all parties: that of their rows together, whatever each of them has seen."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -29,7 +27,7 @@ def agreed(tables: dict[str, Table]) -> dict:
 
 @pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")  # all cells missing
 @given(st.lists(st.lists(numbers, min_size=1, max_size=12), min_size=1, max_size=4))
-def test_means_and_scales_are_those_of_all_numbers(columns) -> None:
+def test_means_and_scales_are_those_of_all_numbers(columns):
     tables = {
         f"p{number}": Table(
             np.arange(len(values)),
@@ -52,7 +50,7 @@ def test_means_and_scales_are_those_of_all_numbers(columns) -> None:
         assert (mean, scale) == (0.0, 1.0)
 
 
-def test_categories_of_all_parties_are_known_to_each() -> None:
+def test_categories_of_all_parties_are_known_to_each():
     frames = {
         "a": pd.DataFrame({"city": ["Ulm", "Bonn"] * 5, "smoker": ["no"] * 9 + ["yes"]}),
         "b": pd.DataFrame({"city": ["Kiel", "Ulm"] * 5, "smoker": ["no", "yes"] * 5}),
@@ -68,7 +66,7 @@ def test_categories_of_all_parties_are_known_to_each() -> None:
         assert codes[:, column].tolist() == [known.index(value) + 1 for value in whole[name]]
 
 
-def test_whole_numbers_here_and_fractions_there_are_numbers() -> None:
+def test_whole_numbers_here_and_fractions_there_are_numbers():
     rng = np.random.default_rng(0)
     tables = {
         "a": Table.from_frame(pd.DataFrame({"x": rng.integers(0, 1000, 60)})),
@@ -80,7 +78,7 @@ def test_whole_numbers_here_and_fractions_there_are_numbers() -> None:
     assert both.std() == pytest.approx(1.0)
 
 
-def test_image_channels_are_measured_together() -> None:
+def test_image_channels_are_measured_together():
     rng = np.random.default_rng(1)
     blocks = [rng.integers(0, 256, (n, 3, 4, 4), dtype=np.uint8) for n in (5, 9)]
     tables = {
@@ -95,7 +93,7 @@ def test_image_channels_are_measured_together() -> None:
     assert found["scale"] == pytest.approx(pixels.std((0, 2, 3)).tolist())
 
 
-def test_orders_must_be_the_same_everywhere() -> None:
+def test_orders_must_be_the_same_everywhere():
     def grades(steps: list[str]) -> Table:
         values = pd.Series(pd.Categorical(steps * 3, categories=steps, ordered=True))
         return Table.from_frame(pd.DataFrame({"grade": values}))
@@ -107,7 +105,7 @@ def test_orders_must_be_the_same_everywhere() -> None:
         agreed(torn)
 
 
-def test_classes_are_those_of_all_parties_in_order() -> None:
+def test_classes_are_those_of_all_parties_in_order():
     described = {
         "a": {"label": "y", "classes": ["b", "a"]},
         "b": {"label": None, "classes": []},
@@ -121,7 +119,7 @@ def test_classes_are_those_of_all_parties_in_order() -> None:
         common_classes({"b": described["b"]})
 
 
-def test_labels_that_are_measured_are_refused() -> None:
+def test_labels_that_are_measured_are_refused():
     frame = pd.DataFrame({"x": range(60), "y": np.random.default_rng(0).normal(size=60)})
     table = Table.from_frame(frame, label="y")
     with pytest.raises(DataError, match="column 'y': clients learn classes.*Mend: give its kind"):
@@ -129,6 +127,6 @@ def test_labels_that_are_measured_are_refused() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")  # all cells missing
-def test_a_party_may_have_an_empty_label_column() -> None:
+def test_a_party_may_have_an_empty_label_column():
     table = Table.from_frame(pd.DataFrame({"x": range(6), "y": [None] * 6}), label="y")
     assert describe(table)["classes"] == []

@@ -1,7 +1,5 @@
 """Local methods with more than one set of weights: FedMatch, FedLoKe, FedDure."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -23,7 +21,6 @@ from fedmend.methods.horizontal.rounds import (
     Pool,
     RoundSettings,
     Trainer,
-    Update,
     make_plan,
     pick,
     round_generator,
@@ -42,22 +39,13 @@ def pool_of(n: int = 120, labelled: int = 12, seed: int = 0) -> Pool:
     return Pool(TableViews(x, noise=0.1, drop=0.1), labels, truth=truth, name=f"client-{seed}")
 
 
-def trainer_of(
-    method: LocalMethod, lr: float = 0.05, optimizer: str = "sgd", **settings: object
-) -> Trainer:
+def trainer_of(method, lr=0.05, optimizer="sgd", **settings):
     spec = OptimizerSpec(optimizer, lr, 0.0, 0.9)
-    given = RoundSettings(2, 15, 24, spec, **settings)  # type: ignore[arg-type]
+    given = RoundSettings(2, 15, 24, spec, **settings)
     return Trainer(SPEC, method, given, torch.device("cpu"))
 
 
-def train(
-    trainer: Trainer,
-    start: torch.Tensor,
-    state: dict[str, torch.Tensor],
-    number: int = 1,
-    extras: dict[str, torch.Tensor] | None = None,
-    seed: int = 0,
-) -> Update:
+def train(trainer, start, state, number=1, extras=None, seed=0):
     generator = round_generator(0, f"client-{seed}", number)
     return trainer.train(pool_of(seed=seed), start, generator, state=state, extras=extras)
 
@@ -69,14 +57,14 @@ def accuracy(trainer: Trainer, weights: torch.Tensor) -> float:
 
 
 @pytest.fixture
-def start() -> torch.Tensor:
+def start():
     return initial_weights(SPEC, 0)
 
 
 @pytest.mark.parametrize(
     "method", [MatchMethod(), LoKeMethod(), DureMethod(), DureMethod(sage=True)]
 )
-def test_rounds_learn_and_repeat(method: LocalMethod, start: torch.Tensor) -> None:
+def test_rounds_learn_and_repeat(method, start):
     lr = 0.01 if method.name == "fedmatch" else 0.05
 
     def three_rounds() -> tuple[torch.Tensor, float]:
@@ -97,7 +85,7 @@ def test_rounds_learn_and_repeat(method: LocalMethod, start: torch.Tensor) -> No
 # ---------------------------------------------------------------------------------- FedMatch
 
 
-def test_the_server_sends_the_nearest_models(start: torch.Tensor) -> None:
+def test_the_server_sends_the_nearest_models(start):
     server = MatchServer(helpers=2)
     assert server.send(start) == {}
     models = torch.stack([start + 3.0, start + 0.1, start - 0.2])
@@ -132,7 +120,7 @@ def slope(loss: torch.Tensor, of: torch.Tensor) -> torch.Tensor:
     return torch.autograd.grad(loss, of)[0]
 
 
-def test_a_round_of_fedmatch_is_the_papers_in_plain_torch() -> None:
+def test_a_round_of_fedmatch_is_the_papers_in_plain_torch():
     """Jeong et al., Eqs. 2-5: sigma down the labelled loss, psi down the other and its pulls."""
     lr, momentum, lambda_s, iccs, l1, l2 = 0.01, 0.9, 10.0, 0.01, 1e-4, 10.0
     begun = [initial_weights(SPEC, seed).double() for seed in (0, 1, 2)]
@@ -171,7 +159,7 @@ def test_a_round_of_fedmatch_is_the_papers_in_plain_torch() -> None:
 # ---------------------------------------------------------------------------------- FedLoKe
 
 
-def test_a_round_of_fedloke_is_the_papers_in_plain_torch() -> None:
+def test_a_round_of_fedloke_is_the_papers_in_plain_torch():
     """Zhang et al.: each model learns from labels, and from the other where that one is sure."""
     lr, momentum, most, keep = 0.05, 0.9, 0.8, 0.75
     start, own = (initial_weights(SPEC, seed).double() for seed in (0, 1))
@@ -204,7 +192,7 @@ def test_a_round_of_fedloke_is_the_papers_in_plain_torch() -> None:
 # ---------------------------------------------------------------------------------- FedDure
 
 
-def test_row_weights_are_a_small_network() -> None:
+def test_row_weights_are_a_small_network():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1), nn.Sigmoid())
     flat = torch.cat(
@@ -214,7 +202,7 @@ def test_row_weights_are_a_small_network() -> None:
     torch.testing.assert_close(row_weights(flat, table), net(table)[:, 0])
 
 
-def test_a_trial_that_ruins_the_twin_counts_once(start: torch.Tensor) -> None:
+def test_a_trial_that_ruins_the_twin_counts_once(start):
     pool = pool_of(60, labelled=60)
     trainer = trainer_of(DureMethod(), lr=20.0)
     trainer.net.load(start)
@@ -227,7 +215,7 @@ def test_a_trial_that_ruins_the_twin_counts_once(start: torch.Tensor) -> None:
     assert worth == -1  # and not by how much its loss rose
 
 
-def test_rows_are_weighed_by_the_gradient_through_the_trial(start: torch.Tensor) -> None:
+def test_rows_are_weighed_by_the_gradient_through_the_trial(start):
     """Beside autograd through the unrolled step: d labelled loss after it / d weight of a row."""
     trainer = trainer_of(DureMethod(), lr=0.5, precision="float64")
     trainer.net.load(start.double())
@@ -266,7 +254,7 @@ def test_rows_are_weighed_by_the_gradient_through_the_trial(start: torch.Tensor)
     torch.testing.assert_close(method._twin.values, reached)
 
 
-def test_a_round_of_feddure_is_the_papers_in_plain_torch() -> None:
+def test_a_round_of_feddure_is_the_papers_in_plain_torch():
     """Bai et al.: the twin's trial, rows weighed by F-reg, all of them by C-reg, Adam for F-reg."""
     lr, momentum, tau = 0.4, 0.9, 0.8
     start = initial_weights(SPEC, 0).double()
@@ -316,7 +304,7 @@ def test_a_round_of_feddure_is_the_papers_in_plain_torch() -> None:
     torch.testing.assert_close(state["regulator"], regulator.detach(), rtol=1e-4, atol=1e-6)
 
 
-def test_half_precision_weighs_rows_like_double_precision() -> None:
+def test_half_precision_weighs_rows_like_double_precision():
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(64) % 4
     images = torch.randint(0, 256, (64, 3, 16, 16), generator=generator, dtype=torch.uint8)
@@ -344,9 +332,7 @@ def test_half_precision_weighs_rows_like_double_precision() -> None:
 @pytest.mark.parametrize(
     ("method", "optimizer"), [(MatchMethod(), "sgd"), (LoKeMethod(), "adam"), (DureMethod(), "sgd")]
 )
-def test_networks_beside_the_clients_stay_where_they_are(
-    method: LocalMethod, optimizer: str, start: torch.Tensor
-) -> None:
+def test_networks_beside_the_clients_stay_where_they_are(method, optimizer, start):
     """A captured step is replayed for other clients: its tensors must not move."""
     trainer = trainer_of(method, optimizer=optimizer)
     extras = {"psi": start[: len(trainer.net.values)] * 0.2, "helpers": torch.stack([start, start])}
@@ -365,4 +351,4 @@ def test_networks_beside_the_clients_stay_where_they_are(
     # Another trainer has networks of its own.
     other = trainer_of(method)
     train(other, start, {}, extras=sent)
-    assert method._beside is other.net  # type: ignore[attr-defined]
+    assert method._beside is other.net

@@ -1,7 +1,5 @@
 """Every operation of the strong augmentation gives Pillow's pixels, on photographs and digits."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np
@@ -99,10 +97,10 @@ def as_array(image: Image.Image) -> np.ndarray:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("images", [photographs, digits], ids=["photographs", "digits"])
-def test_each_operation_is_pillows(name, images) -> None:
+def test_each_operation_is_pillows(name, images):
     batch = images()
     plain = name in ("autocontrast", "equalize", "identity")
-    for v in (1,) if plain else range(1, 10):
+    for v in (1,) if plain else (1, 4, 8, 9):
         for sign in (1, -1) if name in DIRECTED else (1,):
             magnitude = torch.full((len(batch),), v)
             ours = apply_operation(batch, name, magnitude, torch.full_like(magnitude, sign < 0))
@@ -112,7 +110,7 @@ def test_each_operation_is_pillows(name, images) -> None:
 
 
 @pytest.mark.parametrize("name", ["rotate", "shear_x", "translate_y", "sharpness"])
-def test_images_need_not_be_square(name) -> None:
+def test_images_need_not_be_square(name):
     batch = photographs(20, 33)
     magnitude = torch.full((len(batch),), 8)
     ours = apply_operation(batch, name, magnitude, torch.ones_like(magnitude))
@@ -120,7 +118,7 @@ def test_images_need_not_be_square(name) -> None:
         assert np.array_equal(mine.numpy(), as_array(pillow(as_pillow(image), name, 8, -1)))
 
 
-def test_the_square_is_pillows() -> None:
+def test_the_square_is_pillows():
     batch = photographs()
     centre = torch.rand(len(batch), 2, generator=torch.Generator().manual_seed(4)).double()
     ours = cutout(batch, centre, 16)
@@ -133,7 +131,7 @@ def test_the_square_is_pillows() -> None:
         assert np.array_equal(mine.numpy(), as_array(drawn))
 
 
-def test_a_mixed_batch_is_the_chain_image_by_image() -> None:
+def test_a_mixed_batch_is_the_chain_image_by_image():
     """Different draws for every image, against Pillow one at a time."""
     pool = photographs()
     generator = torch.Generator().manual_seed(7)
@@ -152,7 +150,7 @@ def test_a_mixed_batch_is_the_chain_image_by_image() -> None:
         assert torch.equal(ours[number], expected[0])
 
 
-def test_draws_have_the_published_frequencies() -> None:
+def test_draws_have_the_published_frequencies():
     draws = draw_strong(20_000, torch.Generator().manual_seed(0))
     shares = torch.bincount(draws.operation.flatten(), minlength=14) / 40_000
     assert torch.allclose(shares, torch.full((14,), 1 / 14), atol=0.006)
@@ -161,7 +159,7 @@ def test_draws_have_the_published_frequencies() -> None:
     assert abs(float(draws.negative.float().mean()) - 0.5) < 0.01
 
 
-def test_large_batches_are_taken_in_pieces() -> None:
+def test_large_batches_are_taken_in_pieces():
     n = CHUNK["cpu"] + 3
     images = photographs()[torch.arange(n) % 14][:, :, :8, :8].contiguous()
     draws = draw_strong(n, torch.Generator().manual_seed(1), pad=1)
@@ -171,7 +169,7 @@ def test_large_batches_are_taken_in_pieces() -> None:
     assert views.shape == images.shape
 
 
-def test_the_images_given_stay_as_they_were() -> None:
+def test_the_images_given_stay_as_they_were():
     images = photographs().clone()
     before = images.clone()
     apply_strong(images, draw_strong(len(images), torch.Generator().manual_seed(2)))
@@ -179,7 +177,7 @@ def test_the_images_given_stay_as_they_were() -> None:
     assert torch.equal(images, before)
 
 
-def test_bad_input_is_named() -> None:
+def test_bad_input_is_named():
     one = torch.ones(2, dtype=torch.int64)
     with pytest.raises(ConfigError, match="uint8 of shape"):
         apply_operation(torch.rand(2, 3, 8, 8), "rotate", one)

@@ -1,7 +1,5 @@
 """The example of docs/sage.md runs as it stands, and the file it shows is valid."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -15,7 +13,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "sage.md").read_text(encoding="utf-
 
 
 @pytest.mark.slow
-def test_the_example_converges() -> None:
+def test_the_example_converges():
     example, *_ = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     scope: dict = {}
     exec(example, scope)
@@ -24,7 +22,7 @@ def test_the_example_converges() -> None:
     assert len(model.history_) == model.rounds
 
 
-def test_the_file_is_valid(tmp_path: Path) -> None:
+def test_the_file_is_valid(tmp_path):
     (example,) = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
     path = tmp_path / "federation.toml"
     path.write_text(example, encoding="utf-8")
@@ -33,7 +31,7 @@ def test_the_file_is_valid(tmp_path: Path) -> None:
     assert config.method[0].params == {"rounds": 50}
 
 
-def test_parameters_and_classes_are_those_of_the_code() -> None:
+def test_parameters_and_classes_are_those_of_the_code():
     table = PAGE[PAGE.index("| parameter | default") : PAGE.index("## Baselines")]
     named = re.findall(
         r"`(\w+)`", "\n".join(line.split("|")[1] for line in table.splitlines() if "|" in line)

@@ -1,7 +1,5 @@
 """Tallies of several parties say what all their rows together would say."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

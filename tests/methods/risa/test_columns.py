@@ -1,7 +1,5 @@
 """Additive evidence: its columns, its optimum against scipy, and the label party's gradients."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -36,7 +34,7 @@ def rows_of(n: int, seed: int = 0) -> tuple[Batch, torch.Tensor]:
 # ---------------------------------------------------------------------------------- columns
 
 
-def test_columns_are_numbers_steps_and_categories() -> None:
+def test_columns_are_numbers_steps_and_categories():
     rows, _ = rows_of(200)
     few = Batch(torch.tensor([[0.0], [1.0], [1.0], [3.0]]), torch.tensor([[1], [2], [1], [2]]))
     found = Columns.of(few, (4,), few)
@@ -49,7 +47,7 @@ def test_columns_are_numbers_steps_and_categories() -> None:
     torch.testing.assert_close(many.matrix(rows).mean(0), torch.zeros(40), atol=1e-5, rtol=0)
 
 
-def test_a_far_number_says_no_more_and_a_rare_category_nothing() -> None:
+def test_a_far_number_says_no_more_and_a_rare_category_nothing():
     rows, _ = rows_of(100)
     rows = Batch(rows.numeric, rows.codes.clamp_max(3))
     found = Columns.of(rows, (5, 5), rows)
@@ -62,7 +60,7 @@ def test_a_far_number_says_no_more_and_a_rare_category_nothing() -> None:
 # ---------------------------------------------------------------------------------- choosing
 
 
-def test_shares_go_by_the_likelihood_of_rows() -> None:
+def test_shares_go_by_the_likelihood_of_rows():
     draw = torch.Generator().manual_seed(0)
     noise = torch.rand(400, generator=draw)
     worse = noise + 0.2 + 0.5 * torch.rand(400, generator=draw)
@@ -78,9 +76,7 @@ def test_shares_go_by_the_likelihood_of_rows() -> None:
 # ---------------------------------------------------------------------------------- learning
 
 
-def optimum(
-    matrix: torch.Tensor, y: torch.Tensor, offset: torch.Tensor, ridge: float
-) -> tuple[float, np.ndarray]:
+def optimum(matrix, y, offset, ridge):
     """The same penalised loss, minimised by scipy; its value and the weights."""
     classes = offset.shape[1]
 
@@ -99,9 +95,7 @@ def optimum(
     return float(found.fun), found.x[:-classes].reshape(-1, classes)
 
 
-def learnt(
-    parts: dict[str, torch.Tensor], y: torch.Tensor, offset: torch.Tensor, ridges: list[float]
-) -> tuple[Sum, dict[str, Ridge]]:
+def learnt(parts, y, offset, ridges):
     """All parties learn together, through what crosses between them and the label party."""
     unseen = torch.arange(len(y)) % 3
     plan = {name: models_of(ridges, [EVERYTHING]) for name in (ALIGNED, *parts)}
@@ -118,7 +112,7 @@ def learnt(
 
 
 @pytest.mark.parametrize("ridge", [2.0, 50.0])
-def test_two_parties_reach_the_optimum_that_one_piece_has(ridge: float) -> None:
+def test_two_parties_reach_the_optimum_that_one_piece_has(ridge):
     rows, y = rows_of(300)
     matrix = Columns.of(rows, (5, 5), rows).matrix(rows)
     offset = torch.randn(300, 3, generator=torch.Generator().manual_seed(1)) * 0.3
@@ -131,7 +125,7 @@ def test_two_parties_reach_the_optimum_that_one_piece_has(ridge: float) -> None:
     np.testing.assert_allclose(found["shop"].weights(1), alone, atol=0.02)
 
 
-def test_more_columns_than_rows() -> None:
+def test_more_columns_than_rows():
     rows, y = rows_of(30)
     matrix = Columns.of(rows, (5, 5), rows).matrix(rows)
     assert matrix.shape[1] > 30
@@ -142,7 +136,7 @@ def test_more_columns_than_rows() -> None:
 
 
 @given(seed=st.integers(0, 1000))
-def test_gradients_are_those_of_the_loss(seed: int) -> None:
+def test_gradients_are_those_of_the_loss(seed):
     draw = torch.Generator().manual_seed(seed)
     y, unseen = torch.randint(0, 3, (12,), generator=draw), torch.arange(12) % 2
     offset = torch.randn(12, 3, generator=draw)
@@ -171,7 +165,7 @@ def test_gradients_are_those_of_the_loss(seed: int) -> None:
         torch.testing.assert_close(found[name], leaf.grad, atol=1e-5, rtol=1e-4)
 
 
-def test_rows_are_judged_by_models_that_have_not_seen_them() -> None:
+def test_rows_are_judged_by_models_that_have_not_seen_them():
     y, unseen = torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 1, 1])
     plan = {name: models_of([2.0, 6.0], [0, 1]) for name in (ALIGNED, "telco")}
     labels = Sum(y, torch.zeros(4, 2), unseen, plan)

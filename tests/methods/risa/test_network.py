@@ -1,7 +1,5 @@
 """RISA's networks in plain torch: an ensemble, mean rows, heads, and the loss of a batch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -60,15 +58,15 @@ def member_of(whole: BottomEnsemble, number: int) -> Bottom:
     alone = Bottom(ONE)
     with torch.no_grad():
         for mine, theirs in zip(alone.tables, whole.tables, strict=True):
-            mine.weight.copy_(theirs.weight.chunk(whole.spec.members, 1)[number])  # type: ignore[operator, union-attr]
+            mine.weight.copy_(theirs.weight.chunk(whole.spec.members, 1)[number])
         for mine, theirs in zip(alone.body, whole.body, strict=True):
             if isinstance(theirs, MemberLinear):
-                mine.weight.copy_(theirs.weight[number].T)  # type: ignore[operator, union-attr]
-                mine.bias.copy_(theirs.bias[number, 0])  # type: ignore[operator, union-attr]
+                mine.weight.copy_(theirs.weight[number].T)
+                mine.bias.copy_(theirs.bias[number, 0])
     return alone
 
 
-def test_members_embed_as_they_would_alone() -> None:
+def test_members_embed_as_they_would_alone():
     whole, batch = ensemble(), rows_of(7)
     pieces = whole(batch).chunk(3, 1)
     for number in range(3):
@@ -80,14 +78,14 @@ def test_members_embed_as_they_would_alone() -> None:
     assert not torch.allclose(pieces[0], pieces[1])
 
 
-def test_an_ensemble_survives_saving() -> None:
+def test_an_ensemble_survives_saving():
     table = Table(np.arange(30), {"x": np.arange(30.0)})
     part = BottomPart(Encoder().fit(table), ensemble())
     again = BottomPart.from_wire(part.to_wire())
     torch.testing.assert_close(again.module(rows_of(5)), part.module(rows_of(5)))
 
 
-def test_images_have_a_network_for_each_member() -> None:
+def test_images_have_a_network_for_each_member():
     spec = BottomSpec(numeric=0, block_shapes=((1, 8, 8),), hidden=(), out=4)
     whole = draw(BottomEnsemble(EnsembleSpec(spec, 2)), torch.Generator().manual_seed(0)).eval()
     images = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -99,12 +97,12 @@ def test_images_have_a_network_for_each_member() -> None:
     assert isinstance(alone, Bottom)
     assert isinstance(whole, BottomEnsemble)
     whole.take_networks(alone)
-    for net in whole.convolutions[0].nets:  # type: ignore[union-attr]
+    for net in whole.convolutions[0].nets:
         torch.testing.assert_close(net(images), alone.convolutions[0](images))
 
 
 @pytest.mark.parametrize("view_dropout", [False, True])
-def test_the_loss_of_an_ensemble_is_the_sum_of_its_members(view_dropout: bool) -> None:
+def test_the_loss_of_an_ensemble_is_the_sum_of_its_members(view_dropout):
     how = Objective(
         fusion="dempster",
         activation="exp",
@@ -141,7 +139,7 @@ def test_the_loss_of_an_ensemble_is_the_sum_of_its_members(view_dropout: bool) -
     torch.testing.assert_close(total, apart)
 
 
-def test_rows_are_dealt_evenly() -> None:
+def test_rows_are_dealt_evenly():
     found = deal(np.arange(23), 5, np.random.default_rng(0))
     assert sorted(np.bincount(found).tolist()) == [4, 4, 5, 5, 5]
 
@@ -150,7 +148,7 @@ def test_rows_are_dealt_evenly() -> None:
 
 
 @pytest.fixture
-def encoder_and_rows() -> tuple[Encoder, object]:
+def encoder_and_rows():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
         {"x": rng.normal(size=40), "n": rng.normal(size=40), "job": rng.choice(["a", "b", "c"], 40)}
@@ -174,7 +172,7 @@ def bottom_of(encoder: Encoder) -> Bottom:
     return made.eval()
 
 
-def test_the_mean_of_overlapping_rows(encoder_and_rows) -> None:
+def test_the_mean_of_overlapping_rows(encoder_and_rows):
     _, encoded = encoder_and_rows
     rows = np.arange(5, 25)
     found = mean_row(encoded, rows)
@@ -185,7 +183,7 @@ def test_the_mean_of_overlapping_rows(encoder_and_rows) -> None:
 
 
 @pytest.mark.parametrize("overlap", [0, 1, 9])
-def test_a_mean_never_shows_a_few_rows(encoder_and_rows, overlap: int) -> None:
+def test_a_mean_never_shows_a_few_rows(encoder_and_rows, overlap):
     _, encoded = encoder_and_rows
     found = mean_row(encoded, np.arange(overlap))
     np.testing.assert_allclose(found.numeric, encoded.numeric.mean(0), atol=1e-6)
@@ -194,7 +192,7 @@ def test_a_mean_never_shows_a_few_rows(encoder_and_rows, overlap: int) -> None:
         mean_row(few, np.arange(4), party="telco")
 
 
-def test_the_mean_row_is_embedded_beside_real_ones(encoder_and_rows) -> None:
+def test_the_mean_row_is_embedded_beside_real_ones(encoder_and_rows):
     encoder, encoded = encoder_and_rows
     bottom = bottom_of(encoder)
     rows = Features(encoded, np.arange(40), CPU, torch.float32)
@@ -211,7 +209,7 @@ def test_the_mean_row_is_embedded_beside_real_ones(encoder_and_rows) -> None:
     torch.testing.assert_close(embed(bottom, batch, again), found)
 
 
-def test_the_mean_one_hot_is_the_mean_embedding(encoder_and_rows) -> None:
+def test_the_mean_one_hot_is_the_mean_embedding(encoder_and_rows):
     encoder, encoded = encoder_and_rows
     bottom = bottom_of(encoder)
     mean = mean_row(encoded, np.arange(40)).to(CPU, torch.float32)
@@ -224,11 +222,9 @@ def test_the_mean_one_hot_is_the_mean_embedding(encoder_and_rows) -> None:
 
 
 @given(
-    st.lists(st.integers(0, 500), min_size=2, max_size=5),
-    st.integers(1, 128),
-    st.floats(0, 0.9),
+    st.lists(st.integers(0, 500), min_size=2, max_size=5), st.integers(1, 128), st.floats(0, 0.9)
 )
-def test_the_make_up_of_a_batch(counts: list[int], batch: int, least: float) -> None:
+def test_the_make_up_of_a_batch(counts, batch, least):
     counts[0] += 2
     sizes, steps = batch_make_up(counts, batch, least)
     assert sum(sizes) == min(batch, sum(counts))
@@ -265,7 +261,7 @@ def batch_of(parties: int = 2) -> dict[str, Any]:
     }
 
 
-def test_the_published_loss_is_the_fused_one() -> None:
+def test_the_published_loss_is_the_fused_one():
     top, how = top_of(joint=False), Objective()
     batch = batch_of()
     total, fused = total_loss(top, how, **batch)
@@ -278,7 +274,7 @@ def test_the_published_loss_is_the_fused_one() -> None:
     torch.testing.assert_close(fused[:, -1:], by_hand.uncertainty.detach())
 
 
-def test_opinions_that_nobody_watches_are_not_fused_and_change_no_loss() -> None:
+def test_opinions_that_nobody_watches_are_not_fused_and_change_no_loss():
     top, how, batch = top_of(), Objective(fused=0.0, party=0.3, joint=1.0), batch_of()
     total, fused = total_loss(top, how, **batch)
     alone, nothing = total_loss(top, how, **batch, fuse=False)
@@ -288,7 +284,7 @@ def test_opinions_that_nobody_watches_are_not_fused_and_change_no_loss() -> None
     assert total_loss(top, Objective(), **batch, fuse=False)[1] is not None
 
 
-def test_absent_parties_have_no_say_unless_imputed() -> None:
+def test_absent_parties_have_no_say_unless_imputed():
     top = top_of(joint=False)
     batch = batch_of()
     _, fused = total_loss(top, Objective(imputed=False), **batch)
@@ -301,7 +297,7 @@ def test_absent_parties_have_no_say_unless_imputed() -> None:
     torch.testing.assert_close(again[2:4], fused[2:4])
 
 
-def test_a_party_learns_only_from_rows_it_knows() -> None:
+def test_a_party_learns_only_from_rows_it_knows():
     top = top_of(joint=False)
     batch = batch_of()
     how = Objective(fused=0.0, party=1.0)
@@ -314,7 +310,7 @@ def test_a_party_learns_only_from_rows_it_knows() -> None:
         assert bool((moved | ~known).any())
 
 
-def test_a_solo_bottom_is_its_heads_alone() -> None:
+def test_a_solo_bottom_is_its_heads_alone():
     torch.manual_seed(0)
     top = EvidenceTop(EvidenceTopSpec((6, 3), (4,), 3, solo=0))
     alike = EvidenceTop(EvidenceTopSpec((3, 3), (4,), 3))
@@ -331,7 +327,7 @@ def test_a_solo_bottom_is_its_heads_alone() -> None:
     assert bool(joint[:, :3].any())
 
 
-def test_view_dropout_shows_the_joint_head_rows_with_one_side() -> None:
+def test_view_dropout_shows_the_joint_head_rows_with_one_side():
     top = top_of(heads=False)
     batch = batch_of()
     plain, dropped = (
@@ -348,7 +344,7 @@ def test_view_dropout_shows_the_joint_head_rows_with_one_side() -> None:
     torch.testing.assert_close(dropped, torch.cat(rows).mean())
 
 
-def test_rows_above_the_limit_are_dropped_and_unseen_ones_stay() -> None:
+def test_rows_above_the_limit_are_dropped_and_unseen_ones_stay():
     watch = Watch(6, CPU)
     for uncertainty in ([0.1, 0.3, 0.8, 0.3], [0.1, 0.1, 0.8, 0.5]):
         watch.add(torch.arange(4), torch.tensor(uncertainty))

@@ -1,7 +1,5 @@
 """Opinions, their fusion and their losses, against hand-computed numbers and as properties."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -24,7 +22,7 @@ def mass(given_: ev.Opinion) -> torch.Tensor:
     return given_.belief.sum(-1, keepdim=True) + given_.uncertainty
 
 
-def test_yager_by_hand() -> None:
+def test_yager_by_hand():
     one = ev.Opinion(torch.tensor([0.6, 0.2]), torch.tensor([0.2]))
     other = ev.Opinion(torch.tensor([0.1, 0.5]), torch.tensor([0.4]))
     found = ev.yager(one, other)
@@ -37,7 +35,7 @@ def test_yager_by_hand() -> None:
     torch.testing.assert_close(normalised.uncertainty, torch.tensor([0.08]) / 0.68)
 
 
-def test_dempster_against_sums_over_sets() -> None:
+def test_dempster_against_sums_over_sets():
     """The general rule over subsets of classes, by brute force."""
     rng = np.random.default_rng(0)
     for _ in range(20):
@@ -57,7 +55,7 @@ def test_dempster_against_sums_over_sets() -> None:
         np.testing.assert_allclose(found.uncertainty, combined[frozenset(range(3))] / kept)
 
 
-def test_yager_depends_on_the_order_of_three_and_dempster_does_not() -> None:
+def test_yager_depends_on_the_order_of_three_and_dempster_does_not():
     three = [
         ev.Opinion(torch.tensor([0.8, 0.1]), torch.tensor([0.1])),
         ev.Opinion(torch.tensor([0.1, 0.8]), torch.tensor([0.1])),
@@ -80,9 +78,7 @@ def test_yager_depends_on_the_order_of_three_and_dempster_does_not() -> None:
     st.sampled_from(["softplus", "exp"]),
     st.sampled_from(ev.RULES),
 )
-def test_masses_sum_to_one_and_gradients_are_finite(
-    sources: list[list[float]], activation: str, rule: str
-) -> None:
+def test_masses_sum_to_one_and_gradients_are_finite(sources, activation, rule):
     outputs = torch.tensor(sources, dtype=torch.float32, requires_grad=True)
     opinions = [ev.opinion(ev.evidence(row, activation)) for row in outputs]
     fused = ev.fuse(opinions, rule)
@@ -98,7 +94,7 @@ def test_masses_sum_to_one_and_gradients_are_finite(
 
 @pytest.mark.parametrize("rule", ev.RULES)
 @pytest.mark.parametrize(("u", "v"), [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (1e-30, 1e-30)])
-def test_at_the_edges(rule: str, u: float, v: float) -> None:
+def test_at_the_edges(rule, u, v):
     """Certain sources that contradict each other, and sources that know nothing."""
     one = torch.tensor([1 - u, 0.0], requires_grad=True)
     other = torch.tensor([0.0, 1 - v], requires_grad=True)
@@ -111,7 +107,7 @@ def test_at_the_edges(rule: str, u: float, v: float) -> None:
     assert bool(torch.isfinite(other.grad).all())
 
 
-def test_a_pool_by_hand() -> None:
+def test_a_pool_by_hand():
     one = ev.Opinion(torch.tensor([0.6, 0.2]), torch.tensor([0.2]))
     other = ev.Opinion(torch.tensor([0.1, 0.5]), torch.tensor([0.4]))
     # p is (.7, .3) and (.3, .7): they cancel out, and what is left contradicts itself.
@@ -130,9 +126,7 @@ def test_a_pool_by_hand() -> None:
 
 
 @given(st.lists(rows_of(), min_size=1, max_size=4), st.lists(st.floats(0, 2), min_size=4))
-def test_a_pool_needs_no_order_and_heeds_nobody_who_knows_nothing(
-    sources: list[list[float]], powers: list[float]
-) -> None:
+def test_a_pool_needs_no_order_and_heeds_nobody_who_knows_nothing(sources, powers):
     outputs = torch.tensor(sources, dtype=torch.float64).clamp(-8, 8)
     given_ = [ev.opinion(ev.evidence(row, "exp")) for row in outputs]
     weights = powers[: len(given_)]
@@ -149,7 +143,7 @@ def test_a_pool_needs_no_order_and_heeds_nobody_who_knows_nothing(
 
 
 @given(rows_of())
-def test_weights_of_evidence_are_the_least_that_explains_them(row: list[float]) -> None:
+def test_weights_of_evidence_are_the_least_that_explains_them(row):
     scores = torch.tensor(row, dtype=torch.float64).clamp(-10, 10)
     found = ev.weighed(scores)
     torch.testing.assert_close(ev.probability(found), scores.softmax(-1))
@@ -157,7 +151,7 @@ def test_weights_of_evidence_are_the_least_that_explains_them(row: list[float]) 
     assert float(mass(found)) == pytest.approx(1.0)
 
 
-def test_total_contradiction_is_not_knowing() -> None:
+def test_total_contradiction_is_not_knowing():
     sure = ev.Opinion(torch.tensor([1.0, 0.0]), torch.tensor([0.0]))
     contrary = ev.Opinion(torch.tensor([0.0, 1.0]), torch.tensor([0.0]))
     for rule in ("yager", "dempster"):
@@ -167,7 +161,7 @@ def test_total_contradiction_is_not_knowing() -> None:
 
 
 @given(rows_of(), st.floats(0, 1))
-def test_a_discount_moves_belief_into_doubt(row: list[float], trust: float) -> None:
+def test_a_discount_moves_belief_into_doubt(row, trust):
     before = ev.opinion(ev.evidence(torch.tensor(row, dtype=torch.float64), "exp"))
     after = ev.discount(before, trust)
     assert float(mass(after)) == pytest.approx(1.0)
@@ -176,7 +170,7 @@ def test_a_discount_moves_belief_into_doubt(row: list[float], trust: float) -> N
     torch.testing.assert_close(neutral.belief, before.belief)
 
 
-def test_the_loss_is_that_of_the_mean_of_the_dirichlet_distribution() -> None:
+def test_the_loss_is_that_of_the_mean_of_the_dirichlet_distribution():
     alpha = torch.rand(5, 3, dtype=torch.float64) * 10 + 1
     y = torch.tensor([0, 1, 2, 1, 0])
     p = alpha / alpha.sum(1, keepdim=True)
@@ -185,6 +179,6 @@ def test_the_loss_is_that_of_the_mean_of_the_dirichlet_distribution() -> None:
 
 
 @pytest.mark.parametrize(("opinions", "rule"), [(1, "mean"), (0, "yager")])
-def test_unknown_rules_and_no_opinions_are_refused(opinions: int, rule: str) -> None:
+def test_unknown_rules_and_no_opinions_are_refused(opinions, rule):
     with pytest.raises(ConfigError):
         ev.fuse([ev.opinion(torch.ones(1, 2))] * opinions, rule)

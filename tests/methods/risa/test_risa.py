@@ -1,10 +1,7 @@
 """RISA through strict federations: what crosses, what is learnt, every kind of row, keeping."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,14 +39,7 @@ def frame_of(rows: int, seed: int = 0) -> pd.DataFrame:
     return frame
 
 
-def torn(
-    overlap: float = 0.3,
-    rows: int = 600,
-    *,
-    columns: dict[str, list[str]] | None = None,
-    policies: dict[str, Policy] | None = None,
-    **options: Any,
-) -> Federation:
+def torn(overlap=0.3, rows=600, *, columns=None, policies=None, **options):
     """Rows known to all, and every party's side of the rest under ids of its own."""
     columns = columns or {"bank": ["a", "b"], "telco": ["c", "d", "city"], "shop": ["e"]}
     whole = Table.from_frame(frame_of(rows + 200), label="y", kinds={"y": "nominal"})
@@ -68,31 +58,31 @@ def torn(
             place = {each: position for position, each in enumerate(table.ids.tolist())}
             aligned = np.array([place[each] for each in common], np.int64)
             others = np.setdiff1d(np.arange(len(table)), aligned)
-            fed.engine.site(name).alignments[dataset] = Alignment(aligned, others)  # type: ignore[attr-defined]
+            fed.engine.site(name).alignments[dataset] = Alignment(aligned, others)
             counts[name] = len(others)
         fed.on(dataset).note_alignment(AlignmentCounts(len(common), counts))
     return fed
 
 
 @pytest.fixture(scope="module")
-def fed() -> Federation:
+def fed():
     return torn()
 
 
 @pytest.fixture(scope="module")
-def small() -> Federation:
+def small():
     return torn(rows=300, strict=False)
 
 
 @pytest.fixture(scope="module")
-def model(fed: Federation) -> RISA:
+def model(fed):
     return RISA(**QUICK, self_training=True, threshold=0.45).fit(fed)
 
 
 # ---------------------------------------------------------------------------------- learning
 
 
-def test_it_learns_what_no_party_knows_alone(fed: Federation, model: RISA) -> None:
+def test_it_learns_what_no_party_knows_alone(fed, model):
     scores = model.evaluate(fed.on("test"))
     alone = Local(**QUICK | {"epochs": 20}).fit(fed).evaluate(fed.on("test"), rows="all")
     assert scores["accuracy"] > alone["accuracy"] + 0.05
@@ -104,21 +94,21 @@ def test_it_learns_what_no_party_knows_alone(fed: Federation, model: RISA) -> No
 
 
 @pytest.fixture(scope="module")
-def paper(fed: Federation) -> RISA:
+def paper(fed):
     how = {"threshold": 0.3, "final_threshold": 0.05, "select_every": 1}
     return RISA.paper(**QUICK, **how).fit(fed)
 
 
-def test_the_paper_trains_as_published(fed: Federation, paper: RISA) -> None:
+def test_the_paper_trains_as_published(fed, paper):
     published = asdict(OBJECTIVES["fused"].objective) | {"selects": True}
     assert paper.network_.config.options["objective"] == published
     assert paper.calibration_ == {}
     assert paper.evaluate(fed.on("test"))["accuracy"] > 0.4
-    heads = part_of(fed.engine.site("bank"), paper.network_.model).top  # type: ignore[attr-defined]
+    heads = part_of(fed.engine.site("bank"), paper.network_.model).top
     assert heads is not None and heads.module.joint is None
 
 
-def test_selection_drops_rows_and_never_overlapping_ones(paper: RISA) -> None:
+def test_selection_drops_rows_and_never_overlapping_ones(paper):
     limits = [entry["limit"] for entry in paper.selection_ if entry["party"] == "bank"]
     assert limits == sorted(limits, reverse=True)
     assert all(entry["after"] <= entry["before"] for entry in paper.selection_)
@@ -130,15 +120,15 @@ def test_selection_drops_rows_and_never_overlapping_ones(paper: RISA) -> None:
     assert counts["kept"] == kept["telco"] <= counts["chosen"]
 
 
-def test_imputation_without_evidence_has_a_joint_head_alone(small: Federation) -> None:
+def test_imputation_without_evidence_has_a_joint_head_alone(small):
     model = RISA.paper(**QUICK | {"epochs": 2}, objective="joint", self_training=False).fit(small)
-    heads = part_of(small.engine.site("bank"), model.network_.model).top  # type: ignore[attr-defined]
+    heads = part_of(small.engine.site("bank"), model.network_.model).top
     assert heads is not None and len(heads.module.heads) == 0
     for rows in ("aligned", "bank", "telco"):
         assert np.isfinite(model.predict_proba(small, rows=rows)).all()
 
 
-def test_which_rows_the_model_is_sure_of_leave_as_predictions() -> None:
+def test_which_rows_the_model_is_sure_of_leave_as_predictions():
     fed = torn(rows=200)
     selects: Any = {"final_threshold": 0.5, "select_every": 1}
     how = selects | {"self_training": True, "threshold": 0.4}
@@ -154,7 +144,7 @@ def test_which_rows_the_model_is_sure_of_leave_as_predictions() -> None:
     RISA(**QUICK | {"epochs": 1}).fit(wary)
 
 
-def test_a_tiny_overlap_never_hurts_much_and_no_mean_is_a_single_row() -> None:
+def test_a_tiny_overlap_never_hurts_much_and_no_mean_is_a_single_row():
     tiny = torn(overlap=0.02, strict=False)
     assert tiny.alignment.aligned < 15
     model = RISA(**QUICK).fit(tiny)
@@ -164,7 +154,7 @@ def test_a_tiny_overlap_never_hurts_much_and_no_mean_is_a_single_row() -> None:
     assert ours > theirs - 0.08
 
 
-def test_columns_add_up_to_evidence_where_overlapping_rows_are_few() -> None:
+def test_columns_add_up_to_evidence_where_overlapping_rows_are_few():
     few = torn(overlap=0.1, strict=False)
     quick = QUICK | {"epochs": 3}
     added = RISA(**quick).fit(few)
@@ -175,8 +165,8 @@ def test_columns_add_up_to_evidence_where_overlapping_rows_are_few() -> None:
     assert added.calibration_["aligned"]["ridge"] in RIDGES
     plain = RISA(**quick, fusion="dempster").fit(few)
     for model, learnt in ((added, True), (plain, False)):
-        part = part_of(few.engine.site("telco"), model.network_.model)  # type: ignore[attr-defined]
-        assert part.bottom.module.spec.members == 5  # type: ignore[union-attr]
+        part = part_of(few.engine.site("telco"), model.network_.model)
+        assert part.bottom.module.spec.members == 5
         assert (part.scores is not None) == learnt
     assert "telco columns" not in plain.calibration_["aligned"]["trust"]
     ours, theirs = (m.evaluate(few.on("test"))["log_loss"] for m in (added, plain))
@@ -185,9 +175,7 @@ def test_columns_add_up_to_evidence_where_overlapping_rows_are_few() -> None:
     assert shares["telco"] > shares["shop"]
 
 
-def test_trust_rests_on_rows_that_nothing_was_learnt_from(
-    small: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_trust_rests_on_rows_that_nothing_was_learnt_from(small, monkeypatch, tmp_path):
     judged_by: list[np.ndarray] = []
     known_of = EvidenceTopWorker._known_of
 
@@ -204,12 +192,12 @@ def test_trust_rests_on_rows_that_nothing_was_learnt_from(
     assert learnt | set(held_out.tolist()) == set(range(90))
 
 
-def test_without_overlap_it_says_so() -> None:
+def test_without_overlap_it_says_so():
     with pytest.raises(DataError, match=r"0 overlapping rows.*bank.*Local|bank.*0 overlapping"):
         RISA(**QUICK).fit(torn(overlap=0.0, rows=100))
 
 
-def test_rows_completed_by_another_method_are_imputed_rows() -> None:
+def test_rows_completed_by_another_method_are_imputed_rows():
     """They are never held out to judge by; selection may drop them, but no others known to all."""
     fed = torn(rows=300, strict=False)
     counts = fed.alignment
@@ -222,7 +210,7 @@ def test_rows_completed_by_another_method_are_imputed_rows() -> None:
     assert dropped[-1]["after"] < completed
 
 
-def test_pseudo_labels_are_made_only_above_the_threshold(fed: Federation, model: RISA) -> None:
+def test_pseudo_labels_are_made_only_above_the_threshold(fed, model):
     made = model.pseudo_labels("telco")
     assert len(made["label"]) == fed.alignment.unaligned["telco"]
     np.testing.assert_array_equal(made["chosen"], made["sure"] >= 0.45)
@@ -232,19 +220,19 @@ def test_pseudo_labels_are_made_only_above_the_threshold(fed: Federation, model:
         model.pseudo_labels("bank")
 
 
-def test_the_label_partys_own_head_is_what_it_would_be_without_partners() -> None:
+def test_the_label_partys_own_head_is_what_it_would_be_without_partners():
     quick = QUICK | {"epochs": 2, "members": 2}
     weights = []
     for columns in (["c", "d"], ["c", "e"]):
         fed = torn(rows=200, columns={"bank": ["a", "b"], "telco": columns}, strict=False)
-        site = fed.engine.site("bank")  # type: ignore[attr-defined]
+        site = fed.engine.site("bank")
         part = part_of(site, RISA(**quick).fit(fed).network_.model)
         assert part.bottom is not None
         assert part.top is not None
         assert part.top.module.spec.solo == 0
         weights.append((part.bottom.module.state_dict(), part.top.module.state_dict()))
     plain = part_of(site, RISA(**quick, fusion="dempster").fit(fed).network_.model)
-    assert plain.bottom.module.spec.members == 2  # type: ignore[union-attr]
+    assert plain.bottom.module.spec.members == 2
     (bottoms, heads), (others, their_heads) = weights
     for key, value in bottoms.items():  # two members' for the joint head, then two solo ones
         assert not np.array_equal(value[:2], others[key][:2])
@@ -256,7 +244,7 @@ def test_the_label_partys_own_head_is_what_it_would_be_without_partners() -> Non
 # ------------------------------------------------------------------------------ rows of all kinds
 
 
-def test_every_kind_of_row_is_predicted(fed: Federation, model: RISA) -> None:
+def test_every_kind_of_row_is_predicted(fed, model):
     counts = fed.alignment
     for rows, wanted in {
         "aligned": counts.aligned,
@@ -276,9 +264,9 @@ def test_every_kind_of_row_is_predicted(fed: Federation, model: RISA) -> None:
         model.evaluate(fed, rows="telco")
 
 
-def test_all_rows_come_in_the_order_of_the_table(fed: Federation, model: RISA) -> None:
+def test_all_rows_come_in_the_order_of_the_table(fed, model):
     everything = model.predict_proba(fed, rows="all")
-    alignment = fed.engine.site("bank").alignments["train"]  # type: ignore[attr-defined]
+    alignment = fed.engine.site("bank").alignments["train"]
     np.testing.assert_allclose(
         everything[alignment.aligned], model.predict_proba(fed, rows="aligned"), atol=1e-5
     )
@@ -291,7 +279,7 @@ def calls(fed: Federation, receiver: str) -> int:
     return sum(e.count for e in fed.ledger.entries() if e.receiver == receiver)
 
 
-def test_rows_of_one_party_are_predicted_without_the_others(fed: Federation, model: RISA) -> None:
+def test_rows_of_one_party_are_predicted_without_the_others(fed, model):
     before = {e.receiver: calls(fed, e.receiver) for e in fed.ledger.entries()}
     model.predict_proba(fed, rows="bank")
     assert {name for name in fed.names if calls(fed, name) > before[name]} == {"bank"}
@@ -300,7 +288,7 @@ def test_rows_of_one_party_are_predicted_without_the_others(fed: Federation, mod
     assert model.evaluate(alone, rows="all")["accuracy"] > 0.3
 
 
-def test_who_carried_a_decision(fed: Federation, model: RISA) -> None:
+def test_who_carried_a_decision(fed, model):
     found = model.contributions(fed.on("test"))
     assert list(found.columns) == ["bank", "telco", "shop"]
     np.testing.assert_allclose(found.sum(axis=1), 1.0, atol=1e-4)
@@ -309,7 +297,7 @@ def test_who_carried_a_decision(fed: Federation, model: RISA) -> None:
     np.testing.assert_allclose(only["telco"], 1.0, atol=1e-4)
 
 
-def test_uncertainty_is_worth_something(fed: Federation, model: RISA) -> None:
+def test_uncertainty_is_worth_something(fed, model):
     found = model.uncertainty_report(fed.on("test"))
     assert found["rows"] == 200
     assert found["auroc"] > 0.55
@@ -320,7 +308,7 @@ def test_uncertainty_is_worth_something(fed: Federation, model: RISA) -> None:
 # ---------------------------------------------------------------------------------- what crosses
 
 
-def test_labels_and_pseudo_labels_stay_with_the_label_party(fed: Federation, model: RISA) -> None:
+def test_labels_and_pseudo_labels_stay_with_the_label_party(fed, model):
     kinds = {entry.kind for entry in fed.ledger.entries() if entry.sender in ("telco", "shop")}
     assert kinds <= {"control", "embedding", "count", "statistic"}
     shown = {entry.kind for entry in fed.ledger.entries() if entry.receiver in ("telco", "shop")}
@@ -329,7 +317,7 @@ def test_labels_and_pseudo_labels_stay_with_the_label_party(fed: Federation, mod
     assert not sent & {"label", "row"}
 
 
-def test_a_party_that_lets_no_embedding_out_stops_it() -> None:
+def test_a_party_that_lets_no_embedding_out_stops_it():
     shy = torn(rows=120, policies={"telco": Policy(refuse=frozenset({"embedding"}))})
     with pytest.raises(Refused, match="telco"):
         RISA(**QUICK).fit(shy)
@@ -338,7 +326,7 @@ def test_a_party_that_lets_no_embedding_out_stops_it() -> None:
 # ---------------------------------------------------------------------------------- keeping
 
 
-def test_save_and_load(fed: Federation, model: RISA, tmp_path: Path) -> None:
+def test_save_and_load(fed, model, tmp_path):
     model.save(tmp_path / "model")
     other = torn()
     again = RISA.load(tmp_path / "model", other)
@@ -363,16 +351,14 @@ BROKEN_OFF |= {"final_threshold": 0.5, "select_every": 2}
 
 
 @pytest.fixture(scope="module")
-def whole() -> RISA:
+def whole():
     with pytest.MonkeyPatch.context() as patch:  # selection tells ever fewer rows apart
         patch.setattr("fedmend.federation.policy.MIN_ROWS", 1)
         return RISA(**BROKEN_OFF).fit(torn(rows=200, strict=False))
 
 
 @pytest.mark.parametrize("stop", [("self-train", 2), ("train", 3)])
-def test_a_run_that_broke_off_goes_on_as_if_nothing_had_happened(
-    tmp_path: Path, whole: RISA, stop: tuple[str, int], toys: None
-) -> None:
+def test_a_run_that_broke_off_goes_on_as_if_nothing_had_happened(tmp_path, whole, stop, toys):
     def progress(stage: str, done: int, total: int, facts: dict[str, float]) -> None:
         if (stage, done) == stop:
             raise KeyboardInterrupt
@@ -391,7 +377,7 @@ def test_a_run_that_broke_off_goes_on_as_if_nothing_had_happened(
         RISA(**BROKEN_OFF | {"lr": 1e-3}).fit(fresh, checkpoint=tmp_path / "c", resume=True)
 
 
-def test_a_member_learns_nothing_from_the_rows_it_must_not_see() -> None:
+def test_a_member_learns_nothing_from_the_rows_it_must_not_see():
     fed = torn(rows=200, strict=False)
     model = RISA(**QUICK, members=2, weight_decay=0.0)
     parties = model._parties(fed, "bank")
@@ -433,17 +419,17 @@ def test_a_member_learns_nothing_from_the_rows_it_must_not_see() -> None:
         ({"members": 0, "dropout": 2.0}, "members must be at least 1, got 0(.|\n)*dropout"),
     ],
 )
-def test_wrong_parameters_are_named(wrong: dict[str, Any], word: str) -> None:
+def test_wrong_parameters_are_named(wrong, word):
     with pytest.raises(ConfigError, match=word):
         RISA(**QUICK | wrong).fit(torn(rows=60))
 
 
-def test_numbers_to_predict_are_refused(make_fed: Any, make_frame: Any) -> None:
+def test_numbers_to_predict_are_refused(make_fed, make_frame):
     with pytest.raises(DataError, match=r"bank.*classes"):
         RISA(**QUICK).fit(make_fed(make_frame(task="regression"), aligned=100))
 
 
-def test_a_label_party_without_features_and_rows_without_labels() -> None:
+def test_a_label_party_without_features_and_rows_without_labels():
     frame = frame_of(300)
     frame.loc[frame.index[:60], "y"] = None
     ids = np.arange(300)
@@ -454,14 +440,14 @@ def test_a_label_party_without_features_and_rows_without_labels() -> None:
         strict=True,
     )
     for name in fed.names:
-        fed.engine.site(name).alignments["train"] = Alignment(ids, np.zeros(0, np.int64))  # type: ignore[attr-defined]
+        fed.engine.site(name).alignments["train"] = Alignment(ids, np.zeros(0, np.int64))
     fed.note_alignment(AlignmentCounts(300, dict.fromkeys(fed.names, 0)))
     model = RISA(**QUICK | {"epochs": 10}).fit(fed)
     assert model.evaluate(fed)["accuracy"] > 0.5
     assert list(model.contributions(fed).columns) == ["bank", "telco"]
 
 
-def test_a_federation_of_one_needs_local() -> None:
+def test_a_federation_of_one_needs_local():
     table = Table.from_frame(frame_of(60), label="y", kinds={"y": "nominal"})
     fed = Federation(Party("bank", table))
     with pytest.raises(DataError, match="RISA needs a partner"):

@@ -1,7 +1,5 @@
 """Completed rows in RISA's evidence: believed as far as their cells are, else mean imputation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -46,18 +44,18 @@ def judged(fed: Federation) -> np.ndarray:
     return RISA(**HOW).fit(fed).predict_proba(fed, rows="aligned")
 
 
-def test_full_confidence_changes_nothing_but_rounding() -> None:
+def test_full_confidence_changes_nothing_but_rounding():
     np.testing.assert_allclose(judged(mended(None)), judged(mended(1.0)), atol=1e-4)
 
 
-def test_what_is_not_believed_at_all_does_not_matter() -> None:
+def test_what_is_not_believed_at_all_does_not_matter():
     one, other = judged(mended(0.0, guesses=2.0)), judged(mended(0.0, guesses=-2.0))
     np.testing.assert_allclose(one, other, atol=1e-5)
     believed = [judged(mended(0.9, guesses=2.0)), judged(mended(0.9, guesses=-2.0))]
     assert np.abs(believed[0] - believed[1]).max() > 0.01
 
 
-def test_completed_rows_are_not_in_the_mean_that_stands_in() -> None:
+def test_completed_rows_are_not_in_the_mean_and_the_party_tells_one_number_a_row():
     fed = mended(0.5)
     model = RISA(**HOW).fit(fed)
     site = fed.engine.site("telco")
@@ -66,31 +64,25 @@ def test_completed_rows_are_not_in_the_mean_that_stands_in() -> None:
     cells = part.bottom.encoder.transform(site.tables["train"]).numeric
     np.testing.assert_allclose(part.mean.numeric, cells[:KNOWN].mean(0), atol=1e-6)
     assert abs(cells[:KNOWN].mean() - cells.mean()) > 0.1
-
-
-def test_the_party_tells_one_number_a_row_and_the_ledger_says_so() -> None:
-    fed = mended(0.5)
-    RISA(**HOW).fit(fed)
+    # The ledger says what was told of the cells' confidence, and nobody asks where there is none.
     told = [entry for entry in fed.ledger.entries() if entry.call.endswith("confidence")]
     assert told and {entry.kind for entry in told if entry.sender == "telco"} == {"prediction"}
-    before = len(told)
     plain = mended(None)
     plain.note_alignment(AlignmentCounts(KNOWN + COMPLETED, dict.fromkeys(plain.names, 0)))
     RISA(**HOW).fit(plain)
-    asked = [entry for entry in plain.ledger.entries() if entry.call.endswith("confidence")]
-    assert before and not asked
+    assert not [entry for entry in plain.ledger.entries() if entry.call.endswith("confidence")]
 
 
-def test_confidence_goes_along_where_labels_are_corrected() -> None:
+def test_confidence_goes_along_where_labels_are_corrected():
     fed = mended(0.4)
     rows = np.arange(KNOWN + COMPLETED)
     second = Party("registry", Table(rows, {"late": rows % 2}, label="late"))
-    bank, telco = (fed.engine.site(name).tables["train"] for name in fed.names)  # type: ignore[attr-defined]
+    bank, telco = (fed.engine.site(name).tables["train"] for name in fed.names)
     three = Federation(Party("bank", bank), Party("telco", telco), second, strict=True)
     annotators, pair = three.only("bank", "registry"), three.only("bank", "telco")
     align(annotators)
     align(pair)
-    site = three.engine.site("telco")  # type: ignore[attr-defined]
+    site = three.engine.site("telco")
     cells = {"z": np.linspace(0, 1, len(rows))}
     keep_confidence(site, "train", cells)
     model = InC(epochs=2, secure="masks").fit(annotators)

@@ -1,8 +1,5 @@
 """RISA on images of which every party has a part: what is shared, learnt and kept."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,15 +35,7 @@ def picture(rng: np.random.Generator, classes: np.ndarray) -> np.ndarray:
     return noisy.clip(0, 255).astype(np.uint8)
 
 
-def halves(
-    rows: int = 200,
-    overlap: int = 24,
-    test: int = 90,
-    *,
-    mixed: bool = False,
-    names: tuple[str, ...] = ("left", "right"),
-    **policies: Policy,
-) -> Federation:
+def halves(rows=200, overlap=24, test=90, *, mixed=False, names=("left", "right"), **policies):
     """Parties with pictures of the same thing; `mixed`: the right one has columns instead."""
     rng = np.random.default_rng(0)
     parties = []
@@ -61,7 +50,7 @@ def halves(
     for scope, known, count in (("train", overlap, rows), ("test", test, test)):
         for name in names:
             numbers = np.arange(count)
-            site = fed.engine.site(name)  # type: ignore[attr-defined]
+            site = fed.engine.site(name)
             site.alignments[scope] = Alignment(numbers[:known], numbers[known:])
         fed.on(scope).note_alignment(AlignmentCounts(known, dict.fromkeys(names, count - known)))
     return fed
@@ -81,12 +70,12 @@ def _kinds(label: str | None) -> dict[str, str] | None:
 
 
 @pytest.fixture(scope="module")
-def fitted() -> tuple[Federation, RISA]:
+def fitted():
     fed = halves()
     return fed, RISA.for_images(**QUICK, epochs=9).fit(fed)
 
 
-def test_what_the_labelled_side_learns_serves_the_other(fitted: tuple[Federation, RISA]) -> None:
+def test_what_the_labelled_side_learns_serves_the_other(fitted):
     """24 rows are known to both; the right side alone is judged by what the left has learnt."""
     fed, model = fitted
     assert model.evaluate(fed.on("test"))["accuracy"] > 0.85
@@ -97,16 +86,16 @@ def test_what_the_labelled_side_learns_serves_the_other(fitted: tuple[Federation
     weights = [each for each in fed.ledger.entries() if each.kind == "weights"]
     assert {each.sender for each in weights} | {each.receiver for each in weights} >= set(fed.names)
     bottoms = [
-        part_of(fed.engine.site(name), model.network_.model).bottom.module.state_dict()  # type: ignore[attr-defined, union-attr]
+        part_of(fed.engine.site(name), model.network_.model).bottom.module.state_dict()
         for name in fed.names
     ]
     for key, value in bottoms[0].items():
         np.testing.assert_array_equal(value, bottoms[1][key])
 
 
-def test_shared_bottoms_have_one_head(fitted: tuple[Federation, RISA], tmp_path: Path) -> None:
+def test_shared_bottoms_have_one_head(fitted, tmp_path):
     fed, model = fitted
-    heads = part_of(fed.engine.site("left"), model.network_.model).top  # type: ignore[attr-defined]
+    heads = part_of(fed.engine.site("left"), model.network_.model).top
     assert heads is not None
     assert heads.module.heads[0] is heads.module.heads[1]
     # Few rows are held out to judge by: heads alike are all heard, or the label party alone.
@@ -119,7 +108,7 @@ def test_shared_bottoms_have_one_head(fitted: tuple[Federation, RISA], tmp_path:
         )
 
 
-def test_a_party_may_refuse_to_share() -> None:
+def test_a_party_may_refuse_to_share():
     fed = halves(60, 20, 20, right=Policy(refuse=frozenset({"weights"})))
     with pytest.raises(Refused, match=r"right.*weights"):
         RISA.for_images(**QUICK, epochs=1).fit(fed)
@@ -129,22 +118,22 @@ def test_a_party_may_refuse_to_share() -> None:
     assert np.isfinite(apart.predict_proba(fed)).all()
 
 
-def test_sides_that_are_not_alike_go_on_alone() -> None:
+def test_sides_that_are_not_alike_go_on_alone():
     fed = halves(60, 20, 20, mixed=True)
     with pytest.warns(FedmendWarning, match="share_every"):
         model = RISA.for_images(**QUICK, epochs=1).fit(fed)
-    heads = part_of(fed.engine.site("left"), model.network_.model).top  # type: ignore[attr-defined]
+    heads = part_of(fed.engine.site("left"), model.network_.model).top
     assert heads is not None
     assert heads.module.heads[0] is not heads.module.heads[1]
     assert set(model.calibration_["aligned"]["losses"]) == {"joint", "left"}
     assert np.isfinite(model.predict_proba(fed)).all()
 
 
-def test_of_three_sides_those_alike_share() -> None:
+def test_of_three_sides_those_alike_share():
     """Two have pictures and one head, the third has columns and a head of its own."""
     fed = halves(60, 20, 20, mixed=True, names=("left", "middle", "right"))
     model = RISA.for_images(**QUICK, epochs=1).fit(fed)
-    heads = part_of(fed.engine.site("left"), model.network_.model).top  # type: ignore[attr-defined]
+    heads = part_of(fed.engine.site("left"), model.network_.model).top
     assert heads is not None
     assert heads.names == ["left", "middle", "right"]
     left, middle, right = heads.module.heads
@@ -154,7 +143,7 @@ def test_of_three_sides_those_alike_share() -> None:
         assert np.isfinite(model.predict_proba(fed, rows=rows)).all()
 
 
-def test_a_resumed_training_is_the_same(tmp_path: Path) -> None:
+def test_a_resumed_training_is_the_same(tmp_path):
     steps = QUICK | {"epochs": 3, "self_training": True, "threshold": 0.3, "share_every": 2}
     undisturbed = halves(60, 20, 20)
     whole = RISA.for_images(**steps).fit(undisturbed).predict_proba(undisturbed)
@@ -180,9 +169,7 @@ def test_a_resumed_training_is_the_same(tmp_path: Path) -> None:
         (100, {"batch_size": 64}, 64, 0.4),
     ],
 )
-def test_of_few_pictures_batches_are_smaller_and_steps_shorter(
-    rows: int, changes: dict[str, Any], size: int, lr: float
-) -> None:
+def test_of_few_pictures_batches_are_smaller_and_steps_shorter(rows, changes, size, lr):
     for model in (RISA.for_images(**changes), ImageRISA(**changes), clone(ImageRISA(**changes))):
         settings = model._config(rows).settings
         assert settings.batch_size == size
@@ -190,7 +177,7 @@ def test_of_few_pictures_batches_are_smaller_and_steps_shorter(
     assert RISA()._config(100).settings.batch_size == 256
 
 
-def test_the_settings_for_tables_take_images_too() -> None:
+def test_the_settings_for_tables_take_images_too():
     """Images have no columns that add up; the parties' own heads are heard instead."""
     fed = halves(60, 30, 40)
     model = RISA(bottom=(8,), embedding=8, top=(8,), members=2, epochs=6, batch_size=16, lr=0.02)
@@ -201,12 +188,13 @@ def test_the_settings_for_tables_take_images_too() -> None:
     assert "weights" not in {entry.kind for entry in fed.ledger.entries()}
 
 
-def test_absent_partner_shares_too() -> None:
+@pytest.mark.slow
+def test_absent_partner_shares_too():
     fed = halves()
     settings = QUICK | {"epochs": 8, "validation": 0.0, "optimizer": "sgd"}
     model = AbsentPartner(**settings, share_every=5).fit(fed)
     bottoms = [
-        part_of(fed.engine.site(name), model.network_.model).bottom.module.state_dict()  # type: ignore[attr-defined, union-attr]
+        part_of(fed.engine.site(name), model.network_.model).bottom.module.state_dict()
         for name in fed.names
     ]
     for key, value in bottoms[0].items():

@@ -1,8 +1,6 @@
 """How far sources are trusted: temperatures and discounts, powers of a pool, and when the label
 party stands alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -16,7 +14,7 @@ from fedmend.split.labels import label_loss
 
 
 @pytest.fixture
-def judged() -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+def judged():
     """A good source, one that is too sure, and one that knows nothing but is sure of it."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, 400)
@@ -26,7 +24,7 @@ def judged() -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     return {"bank": clear, "telco": sure, JOINT: noise}, torch.from_numpy(y)
 
 
-def test_calibration_cools_the_overconfident_and_distrusts_noise(judged) -> None:
+def test_calibration_cools_the_overconfident_and_distrusts_noise(judged):
     outputs, y = judged
     how = Objective(fusion="dempster", activation="exp")
     found = fit_sources(how, outputs, y, anchor="bank")
@@ -41,7 +39,7 @@ def test_calibration_cools_the_overconfident_and_distrusts_noise(judged) -> None
     assert again == made
 
 
-def test_few_rows_fit_one_temperature_for_all(judged) -> None:
+def test_few_rows_fit_one_temperature_for_all(judged):
     outputs, y = judged
     some = {"bank": outputs["bank"][:60], "telco": outputs["telco"][:60]}
     found = fit_sources(Objective(fusion="dempster", activation="exp"), some, y[:60], anchor="bank")
@@ -52,9 +50,7 @@ def test_few_rows_fit_one_temperature_for_all(judged) -> None:
 
 
 @pytest.mark.parametrize(("good", "heard"), [(True, True), (False, False)])
-def test_of_few_rows_sources_alike_are_all_heard_or_none_but_the_label_party(
-    good: bool, heard: bool
-) -> None:
+def test_of_few_rows_sources_alike_are_all_heard_or_none_but_the_label_party(good, heard):
     """Two heads that are right on their own account; a joint one that is no better than either."""
     rng = np.random.default_rng(2)
     y = rng.integers(0, 3, 2100)
@@ -88,7 +84,7 @@ def test_of_few_rows_sources_alike_are_all_heard_or_none_but_the_label_party(
         assert right[0] > right[1] + 0.05
 
 
-def test_a_temperature_draws_towards_what_is_usual() -> None:
+def test_a_temperature_draws_towards_what_is_usual():
     """Of a class nine rows in ten have, an overconfident source must not be cooled to evens."""
     rng = np.random.default_rng(1)
     y = torch.from_numpy((rng.random(600) < 0.1).astype(int))
@@ -119,7 +115,7 @@ def pooled(rows: int, helpful: bool) -> tuple[dict[str, Tensor], Tensor]:
 
 
 @pytest.mark.parametrize("rows", [8, 16])
-def test_who_does_harm_is_not_heard(rows: int) -> None:
+def test_who_does_harm_is_not_heard(rows):
     outputs, y = pooled(rows, helpful=False)
     found = fit_pool(HOW, outputs, y, held=HELD, anchor="bank")
     assert found.losses["all"] > found.losses["bank"]
@@ -133,7 +129,7 @@ def test_who_does_harm_is_not_heard(rows: int) -> None:
     )
 
 
-def test_harm_within_the_error_of_the_mean_shuts_nobody_out() -> None:
+def test_harm_within_the_error_of_the_mean_shuts_nobody_out():
     """Few rows tell little: columns that say next to nothing look harmful every other time."""
     heard = []
     for seed in range(12):
@@ -149,7 +145,7 @@ def test_harm_within_the_error_of_the_mean_shuts_nobody_out() -> None:
     assert np.mean(heard) > 0.7
 
 
-def test_no_source_is_taken_at_its_opposite() -> None:
+def test_no_source_is_taken_at_its_opposite():
     """Telco's columns are wrong of every row: the likeliest power would be below zero."""
     outputs, y = pooled(400, helpful=False)
     found = fit_pool(HOW, outputs, y, held=HELD)
@@ -157,7 +153,7 @@ def test_no_source_is_taken_at_its_opposite() -> None:
 
 
 @pytest.mark.parametrize("likely", [False, True])
-def test_the_slope_of_a_loss_is_the_one_that_is_traced(likely: bool) -> None:
+def test_the_slope_of_a_loss_is_the_one_that_is_traced(likely):
     rng = np.random.default_rng(3)
     scores = torch.tensor(3 * rng.normal(size=(50, 3)), requires_grad=True)
     said = rng.dirichlet(np.ones(3), 50) if likely else rng.integers(0, 3, 50)
@@ -169,7 +165,7 @@ def test_the_slope_of_a_loss_is_the_one_that_is_traced(likely: bool) -> None:
     np.testing.assert_allclose(slope, scores.grad.numpy(), atol=1e-12)
 
 
-def test_powers_are_those_of_a_penalised_likelihood() -> None:
+def test_powers_are_those_of_a_penalised_likelihood():
     """Against scipy: log p adds up by powers held at 1, with a constant held at 0."""
     outputs, y = pooled(60, helpful=True)
     found = fit_pool(HOW, outputs, y, held=HELD)

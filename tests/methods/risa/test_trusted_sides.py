@@ -1,7 +1,5 @@
 """Completed sides in evidential training: learnt from, and heard, as far as they are trusted."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np
@@ -44,7 +42,7 @@ def sides() -> list[Tensor]:
     return [torch.randn(ROWS + 1, 3, dtype=torch.float64) for _ in range(2)]
 
 
-def test_the_loss_of_a_completed_side_by_hand() -> None:
+def test_the_loss_of_a_completed_side_by_hand():
     how = Objective(fusion="dempster", fused=1.0, party=1.0, imputed=False)
     model, (bank, telco) = model_of(how), sides()
     total, fused = model.judge([bank, telco], torch.arange(ROWS))
@@ -65,7 +63,7 @@ def test_the_loss_of_a_completed_side_by_hand() -> None:
     torch.testing.assert_close(fused[:, :-1], heard.belief.detach())
 
 
-def test_nothing_is_learnt_by_a_party_from_sides_that_are_not_trusted() -> None:
+def test_nothing_is_learnt_by_a_party_from_sides_that_are_not_trusted():
     model = model_of(Objective(fused=0.0, party=1.0, imputed=False))
     bank, telco = sides()
     telco.requires_grad_()
@@ -84,20 +82,17 @@ def test_nothing_is_learnt_by_a_party_from_sides_that_are_not_trusted() -> None:
 
 
 @pytest.mark.parametrize("likely", [True, False])
-def test_pseudo_labels_among_likelihoods_are_certain_classes(likely: bool) -> None:
+def test_pseudo_labels_among_likelihoods_are_certain_classes(likely):
     model = model_of(Objective())
     if likely:
         model.set_likelihoods(np.full((ROWS, CLASSES), 0.5))
     labels = SimpleNamespace(classes_=["a", "b", "c"])
-    made, mine = (HeadsPart([], labels, model.top, model.how) for _ in range(2))  # type: ignore[arg-type]
-    made.pseudo["telco"] = {
-        "label": np.array([1, 0, 2]),
-        "chosen": np.array([True, True, False]),
-    }
+    made, mine = (HeadsPart([], labels, model.top, model.how) for _ in range(2))
+    made.pseudo["telco"] = {"label": np.array([1, 0, 2]), "chosen": np.array([True, True, False])}
     worker = EvidenceTopWorker.__new__(EvidenceTopWorker)
     worker.trained, worker.device, worker.model = model, torch.device("cpu"), "m"
     state = {"parts": {"f_ST": EvidencePart(top=made), "m": EvidencePart(top=mine)}}
-    worker.site = SimpleNamespace(name="bank", state=state)  # type: ignore[assignment]
+    worker.site = SimpleNamespace(name="bank", state=state)
     worker.take_labels("f_ST", "telco", 3)
     assert model.targets is not None
     wanted = [[0.5, 0.5, 0.5], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]] if likely else [2, 1, 0]

@@ -1,7 +1,5 @@
 """FixMatch at a party alone, between two exchanges of few-shot VFL."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -44,7 +42,7 @@ def learner(n: int = 600, labelled: int = 12, steps: int = 250, **changes: Any) 
     how = {"steps": steps, "labelled": 16, "unlabelled": 64, "threshold": 0.8} | changes
     views = RowViews(features, generator(1), generator(1), corruption=0.3)
     own = Settings(optimizer=OptimizerSpec(lr=3e-3))
-    made = LocalLearner(bottom, views, 3, how, own)  # type: ignore[arg-type]
+    made = LocalLearner(bottom, views, 3, how, own)
     return made, np.arange(labelled), y, np.arange(labelled, n), features
 
 
@@ -55,7 +53,7 @@ def accuracy(made: LocalLearner, features: Features, y: np.ndarray) -> float:
     return float((guess == y).mean())
 
 
-def test_unlabelled_rows_help_and_join() -> None:
+def test_unlabelled_rows_help_and_join():
     made, labelled, y, unlabelled, features = learner()
     made.start(labelled, y[labelled], unlabelled)
     made.advance(100)
@@ -69,7 +67,7 @@ def test_unlabelled_rows_help_and_join() -> None:
     assert with_others > 0.85
 
 
-def test_a_row_below_the_threshold_teaches_nothing() -> None:
+def test_a_row_below_the_threshold_teaches_nothing():
     made, labelled, y, unlabelled, _ = learner(steps=1, threshold=1.0)
     rows, others = torch.from_numpy(labelled), torch.from_numpy(unlabelled[:50])
     made.start(labelled, y[labelled], unlabelled)

@@ -1,7 +1,5 @@
 """Joint tops: means over subsets, estimates of absent sides, cross-view heads."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 
@@ -35,14 +33,14 @@ def views(masks: list[list[bool]], seed: int = 0) -> Views:
 
 def seeded(top: torch.nn.Module) -> torch.nn.Module:
     top = initialise(top, torch.Generator().manual_seed(0))
-    top.start_epoch(torch.Generator().manual_seed(1))  # type: ignore[operator]
+    top.start_epoch(torch.Generator().manual_seed(1))
     return top
 
 
 # ------------------------------------------------------------------ losses of rows
 
 
-def test_rows_without_a_target_do_not_count() -> None:
+def test_rows_without_a_target_do_not_count():
     outputs = torch.randn(4, 3)
     loss, known = row_losses(outputs, torch.tensor([0, -1, 2, -1]))
     assert known.tolist() == [True, False, True, False]
@@ -56,7 +54,7 @@ def test_rows_without_a_target_do_not_count() -> None:
 # ------------------------------------------------------------------ mean
 
 
-def test_the_mean_is_over_whoever_is_there() -> None:
+def test_the_mean_is_over_whoever_is_there():
     top = seeded(MeanTop(spec(fusion="mean", drop=0.0)))
     both = views([[True, True, False], [True, False, True]])
     out = top.outputs(both)
@@ -65,7 +63,7 @@ def test_the_mean_is_over_whoever_is_there() -> None:
     torch.testing.assert_close(out, top.body(torch.relu(by_hand)))
 
 
-def test_one_subset_of_every_size_is_drawn_evenly() -> None:
+def test_one_subset_of_every_size_is_drawn_evenly():
     top = seeded(MeanTop(spec(3, fusion="mean", drop=0.0)))
     masks = torch.ones(3, 6000, dtype=torch.bool)
     masks[2, 3000:] = False
@@ -87,11 +85,11 @@ def test_one_subset_of_every_size_is_drawn_evenly() -> None:
 PAIRS = list(combinations(range(3), 2))
 
 
-def test_weights_of_subsets_are_lasers() -> None:
+def test_weights_of_subsets_are_lasers():
     assert [subset_weight(4, k) for k in (1, 2, 3, 4)] == [1.0, 1.5, 1.0, 0.25]
 
 
-def test_plugged_parties_are_dropped_but_never_the_label_party() -> None:
+def test_plugged_parties_are_dropped_but_never_the_label_party():
     top = seeded(MeanTop(spec(3, fusion="concat", drop=0.4)))
     ((weight, chosen),) = top._plugged(torch.ones(3, 4000, dtype=torch.bool))
     assert weight == 1.0
@@ -99,7 +97,7 @@ def test_plugged_parties_are_dropped_but_never_the_label_party() -> None:
     assert chosen[1:].float().mean().item() == pytest.approx(0.6, abs=0.03)
 
 
-def test_means_need_one_width() -> None:
+def test_means_need_one_width():
     with pytest.raises(ConfigError, match=r"one width.*Mend: one embedding"):
         MeanTop(JointSpec((4, 5), (6,), 3, 0.0, 0, (("fusion", "mean"),)))
 
@@ -110,7 +108,7 @@ def test_means_need_one_width() -> None:
 OPTIONS = {"map_weight": 1.0, "pseudo_weight": 1.0, "threshold": 0.9, "warmup": 0}
 
 
-def test_absent_embeddings_are_estimated_and_present_ones_kept() -> None:
+def test_absent_embeddings_are_estimated_and_present_ones_kept():
     top = seeded(TransferTop(spec(**OPTIONS)))
     both = views([[True, True, False], [True, False, True]])
     dense = [both.dense("p0"), both.dense("p1")]
@@ -121,7 +119,7 @@ def test_absent_embeddings_are_estimated_and_present_ones_kept() -> None:
     torch.testing.assert_close(second[1], top.maps["0-1"](dense[0])[1])
 
 
-def test_maps_learn_a_linear_relation() -> None:
+def test_maps_learn_a_linear_relation():
     top = seeded(TransferTop(spec(**OPTIONS | {"warmup": 99})))
     generator = torch.Generator().manual_seed(3)
     turn = torch.randn(D, D, generator=generator) / 2
@@ -138,7 +136,7 @@ def test_maps_learn_a_linear_relation() -> None:
     assert error < 0.1 * (a @ turn).square().mean()
 
 
-def test_pseudo_labels_come_after_the_warm_up_and_only_where_sure() -> None:
+def test_pseudo_labels_come_after_the_warm_up_and_only_where_sure():
     batch = views([[True, False], [True, True]])
     targets = torch.tensor([1, -1])
     losses = {}
@@ -167,7 +165,7 @@ def test_pseudo_labels_come_after_the_warm_up_and_only_where_sure() -> None:
 CROSS = {"temperature": 0.5, "thresholds": [0.0, 0.0, 0.0], "weights": [1, 1, 1, 1], "bank": 8}
 
 
-def test_attention_is_torchs() -> None:
+def test_attention_is_torchs():
     q, k, v = torch.randn(5, 4), torch.randn(7, 4), torch.randn(7, 3)
     expected = F.scaled_dot_product_attention(q[None], k[None], v[None])[0]
     torch.testing.assert_close(attend(q, k, v, 1.0), expected)
@@ -175,7 +173,7 @@ def test_attention_is_torchs() -> None:
     torch.testing.assert_close(sharp, v[(q @ k.T).argmax(1)])
 
 
-def test_nobody_attends_to_himself() -> None:
+def test_nobody_attends_to_himself():
     k, v = torch.randn(6, 4), torch.randn(6, 3)
     found = attend_others(k, k, v, 1.0)
     for row in range(6):
@@ -190,7 +188,7 @@ def cross(**changes: object) -> CrossViewTop:
     return top
 
 
-def test_a_row_joins_only_when_all_three_heads_agree_and_are_sure() -> None:
+def test_a_row_joins_only_when_all_three_heads_agree_and_are_sure():
     top = cross(thresholds=[0.8, 0.7, 0.7])
     sure, less, other = (
         torch.tensor([[9.0, 0.0, 0.0]]),
@@ -205,7 +203,7 @@ def test_a_row_joins_only_when_all_three_heads_agree_and_are_sure() -> None:
     assert top._labels(known, sure, sure, other).item() == 2
 
 
-def test_one_sided_rows_are_completed_from_the_bank() -> None:
+def test_one_sided_rows_are_completed_from_the_bank():
     top = cross()
     aligned = [torch.randn(6, D), torch.randn(6, D)]
     top._remember(aligned)
@@ -220,7 +218,7 @@ def test_one_sided_rows_are_completed_from_the_bank() -> None:
     torch.testing.assert_close(top.bank[0, 3:6], aligned[0][3:])
 
 
-def test_the_loss_of_aligned_rows_alone_is_the_heads_and_the_halves() -> None:
+def test_the_loss_of_aligned_rows_alone_is_the_heads_and_the_halves():
     top = cross(weights=[0.0, 0.0, 0.0, 0.0])
     a, b = torch.randn(5, D), torch.randn(5, D)
     everyone = torch.arange(5)
@@ -234,7 +232,7 @@ def test_the_loss_of_aligned_rows_alone_is_the_heads_and_the_halves() -> None:
     torch.testing.assert_close(loss, expected)
 
 
-def test_cross_views_join_two_even_embeddings_and_classes() -> None:
+def test_cross_views_join_two_even_embeddings_and_classes():
     options = tuple(CROSS.items())
     for widths, out in (((4, 4, 4), 3), ((4, 6), 3), ((5, 5), 3), ((4, 4), 1)):
         with pytest.raises(ConfigError, match=r"Mend"):

@@ -1,9 +1,6 @@
 """Pre-training alone: SimCLR's loss, autoencoders, and what leaves a party meanwhile."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,7 +19,6 @@ from fedmend.split.config import Settings
 from fedmend.split.features import Features
 
 CPU = torch.device("cpu")
-Make = Callable[..., Any]
 
 
 def by_hand(first: np.ndarray, second: np.ndarray, temperature: float) -> float:
@@ -38,7 +34,7 @@ def by_hand(first: np.ndarray, second: np.ndarray, temperature: float) -> float:
 
 
 @given(st.integers(2, 8), st.floats(0.1, 2.0), st.integers(0, 1000))
-def test_the_contrastive_loss_is_simclrs(n: int, temperature: float, seed: int) -> None:
+def test_the_contrastive_loss_is_simclrs(n, temperature, seed):
     rng = np.random.default_rng(seed)
     first, second = rng.normal(size=(n, 5)), rng.normal(size=(n, 5))
     ours = nt_xent(torch.from_numpy(first), torch.from_numpy(second), temperature)
@@ -75,23 +71,21 @@ def streams(seed: int) -> list[torch.Generator]:
     return [torch.Generator().manual_seed(seed) for _ in range(2)]
 
 
-def pretrainer(
-    encoder: Encoder, features: Features, kind: str, epochs: int, spec: OptimizerSpec
-) -> Pretrainer:
+def pretrainer(encoder, features, kind, epochs, spec):
     how = {"kind": kind, "epochs": epochs, "batch_size": 64, "temperature": 0.5}
     views = RowViews(features, *streams(1), corruption=0.6)
     return Pretrainer(bottom_of(encoder), views, Settings(optimizer=spec), how)
 
 
 @pytest.mark.parametrize("kind", ["simclr", "autoencoder"])
-def test_pre_training_gets_better(kind: str) -> None:
+def test_pre_training_gets_better(kind):
     encoder, features = features_of(table())
     trainer = pretrainer(encoder, features, kind, 12, OptimizerSpec(lr=1e-2))
     losses = [trainer.epoch(seed) for seed in range(12)]
     assert losses[-1] < 0.97 * losses[0]
 
 
-def test_an_autoencoder_restores_what_is_redundant() -> None:
+def test_an_autoencoder_restores_what_is_redundant():
     source = table(600)
     encoder, features = features_of(source)
     trainer = pretrainer(encoder, features, "autoencoder", 40, OptimizerSpec())
@@ -107,20 +101,20 @@ def test_an_autoencoder_restores_what_is_redundant() -> None:
     assert correlation > 0.6
 
 
-def test_a_decoder_counts_images_at_reduced_size() -> None:
+def test_a_decoder_counts_images_at_reduced_size():
     bottom = initialise(
         Bottom(BottomSpec(0, (), ((3, 32, 16),), (), 8)), torch.Generator().manual_seed(0)
     )
     assert isinstance(bottom, Bottom)
     decoder = Decoder(bottom)
     assert decoder.sizes == [(3, 8, 8)]
-    assert decoder.body[-1].out_features == 3 * 8 * 8  # type: ignore[union-attr]
+    assert decoder.body[-1].out_features == 3 * 8 * 8
 
 
 # ------------------------------------------------------------------ views
 
 
-def test_corrupted_cells_come_from_their_own_column() -> None:
+def test_corrupted_cells_come_from_their_own_column():
     _, features = features_of(table(2000))
     views = RowViews(features, *streams(0), corruption=0.6)
     numbers = torch.arange(2000)
@@ -133,7 +127,7 @@ def test_corrupted_cells_come_from_their_own_column() -> None:
         assert set(view.codes.unique().tolist()) <= set(plain.codes.unique().tolist())
 
 
-def test_strong_images_differ_and_have_a_hole() -> None:
+def test_strong_images_differ_and_have_a_hole():
     images = torch.rand(40, 3, 12, 8) + 1
     changed = jittered(images, torch.Generator().manual_seed(0))
     assert changed.shape == images.shape
@@ -147,7 +141,7 @@ def test_strong_images_differ_and_have_a_hole() -> None:
 # ------------------------------------------------------------------ in a federation
 
 
-def test_only_losses_leave_while_parties_pre_train(make_fed: Make, make_frame: Make) -> None:
+def test_only_losses_leave_while_parties_pre_train(make_fed, make_frame):
     fed = make_fed(make_frame(), aligned=60)
     told: list[tuple[str, int, int]] = []
     model = SSLVFL(epochs=1, pretrain_epochs=3, pretrain_batch=32).fit(
@@ -159,7 +153,7 @@ def test_only_losses_leave_while_parties_pre_train(make_fed: Make, make_frame: M
         "statistic",
     }
     assert told[:3] == [("pretrain", 1, 3), ("pretrain", 2, 3), ("pretrain", 3, 3)]
-    losses = model.network_.pretrain_losses  # type: ignore[attr-defined]
+    losses = model.network_.pretrain_losses
     assert {name: len(values) for name, values in losses.items()} == {
         "bank": 3,
         "telco": 3,
@@ -167,7 +161,7 @@ def test_only_losses_leave_while_parties_pre_train(make_fed: Make, make_frame: M
     }
 
 
-def test_pre_trained_weights_are_where_training_starts(make_fed: Make, make_frame: Make) -> None:
+def test_pre_trained_weights_are_where_training_starts(make_fed, make_frame):
     """With a learning rate of nearly nothing, what is left is the pre-training."""
     outputs = []
     for epochs in (0, 0, 5):
