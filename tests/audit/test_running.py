@@ -85,6 +85,7 @@ def test_a_federation_seen_in_part_is_rehearsed_in_part(make_fed, make_frame):
     assert (there["train"].aligned == here[some.scope].aligned).all()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("steady_draws")
 def test_told_labels_bound_what_gradients_can_tell(make_fed, make_frame):
     fed = make_fed(make_frame(400))
@@ -128,8 +129,7 @@ def test_a_coordinator_that_cannot_read_has_nothing_to_attack(make_fed, make_fra
     "name",
     [
         "RISA",
-        "FewShotVFL",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("LocalVFL", "SFHTL")),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("FewShotVFL", "LocalVFL", "SFHTL")),
     ],
 )
 def test_other_ways_to_train_are_read_too(make_fed, make_frame, name):

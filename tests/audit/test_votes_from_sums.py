@@ -133,6 +133,7 @@ def test_one_t_too_few_is_enough_to_know_nobody_by_name(heard):
         VotesFromSums(Observations("train", 0, 1)).run(context)
 
 
+@pytest.mark.slow
 def test_without_t_only_patterns_are_told():
     method = fm.InC(**METHOD, share_expertise=False)
     report = Audit(attacks=["votes"]).run(crowd(), method)
@@ -140,6 +141,7 @@ def test_without_t_only_patterns_are_told():
     assert any("told no T" in fact for fact in report.facts)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("steady_draws")
 @pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")  # of labels near chance
 def test_randomised_response_lowers_it(report):

@@ -208,7 +208,7 @@ def test_altered_messages_are_refused(method, tamper, problem):
 # ---------------------------------------------------------------------------------- encryption
 
 
-@pytest.mark.parametrize("between", [(0, 1), (-1000, 1000), None])
+@pytest.mark.parametrize("between", [(0, 1), None])
 def test_the_key_holder_decrypts_uniform_numbers(between):
     fed = watched([np.ones((3000, 10), int)] * 3)
     session = SumSession(fed.workers(SumWorker), mode="he", key_holder="p1")

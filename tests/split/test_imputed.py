@@ -93,6 +93,7 @@ def test_names_of_segments():
 # ---------------------------------------------------------------- in a network
 
 
+@pytest.mark.slow
 def test_rows_of_one_party_are_better_guessed_than_filled(make_fed, make_frame):
     """telco's column d decides with the bank's a; here they are correlated."""
     frame = make_frame(600)

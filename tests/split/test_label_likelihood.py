@@ -74,7 +74,8 @@ def fitted(method, likelihood: Callable | None, epochs: int = 30) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "method", [pytest.param(fm.LocalVFL, marks=pytest.mark.slow), fm.Local, sure_dempster]
+    "method",
+    [fm.Local, *(pytest.param(m, marks=pytest.mark.slow) for m in (fm.LocalVFL, sure_dempster))],
 )
 def test_who_knows_how_often_labels_are_wrong_is_as_sure_as_the_truth_allows(method):
     def as_said(said: np.ndarray) -> np.ndarray:

@@ -86,7 +86,6 @@ FIXED = {"epochs": 1, "patience": None}
     ("model", "least"),
     [
         (fm.VFL(**FIXED), EPOCH_STEPS),
-        (fm.Local(**FIXED), EPOCH_STEPS),
         (fm.AbsentPartner(**FIXED), EPOCH_STEPS),
         (fm.RISA(epochs=1, members=1), EPOCH_STEPS),
         (fm.RISA(epochs=1), STEPS_OF_TWO),  # an ensemble, of two classes
@@ -212,6 +211,7 @@ def test_where_there_is_nothing_to_learn_it_says_so(make_fed, make_frame):
     assert model.notes_ and "to no avail" in model.notes_[0]
 
 
+@pytest.mark.slow
 def test_a_training_that_diverges_begins_again(make_fed, make_frame):
     frame = make_frame(200)
     frame["a"] *= 1e6  # numbers are standardised: it is the steps that are too long

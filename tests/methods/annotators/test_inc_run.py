@@ -59,6 +59,7 @@ def test_from_the_file_to_the_report(labelled, capsys, monkeypatch):
     assert reviews == ["bank", "bank", "telco", "telco"]
 
 
+@pytest.mark.slow
 def test_dawid_skene_corrects_the_labels_of_parties_without_columns(workshop, toys, monkeypatch):
     rng = np.random.default_rng(0)
     truth = workshop.bank.set_index("customer")["default"]
