@@ -281,7 +281,7 @@ _TEMPLATE = "{" + ", ".join(f'"{name}": %s' for name in (_NUMBER, *_FIELDS))
 
 def _line(head: Head, entry: Entry) -> tuple[str, Head]:
     """The line of an entry after a head, and the head with it."""
-    # As json.dumps writes it, in a third of its time: a training on a small table has ten thousand.
+    # As json.dumps writes it, in less time: a run on a small table has ten thousand lines.
     values = [
         encode_basestring_ascii(value) if isinstance(value, str) else repr(value)
         for value in _values(entry)
