@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
+
+from fedmend.errors import ConfigError
 
 
 @contextmanager
@@ -45,3 +49,15 @@ def write_whole(
                 file.flush()
                 os.fsync(file.fileno())
     return target
+
+
+def held(path: Path, taken: str) -> TextIO:
+    """A file that nobody else holds as long as it is open; `taken` is said where one does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("a", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise ConfigError(taken) from None
+    return file

@@ -8,11 +8,13 @@ import pytest
 from tests.serve.conftest import people
 
 import fedmend as fm
+from fedmend.cli.parties import predict as party_predict
+from fedmend.cli.running import predict
 from fedmend.errors import ConfigError, DataError, NotFitted
 from fedmend.flow import execute, plan_of
 from fedmend.flow.config import load_config
 from fedmend.report.record import RunRecord
-from fedmend.serve.commands import adopt, party_predict, predict_command
+from fedmend.serve.models import adopt
 
 ALONE = '[predict]\nalone = ["telco"]\n'
 
@@ -32,18 +34,12 @@ def test_a_label_party_that_keeps_its_weights(workshop, tmp_path):
     rows = tmp_path / "new.csv"
     workshop.telco.iloc[:5].to_csv(rows, index=False)
     with pytest.raises(DataError, match=r"'telco'.*policy lets 'weights' out"):
-        predict_command(
-            workshop.run, {"telco": rows}, tmp_path / "out", method=None, alone="telco",
-            parts={}, kits=None,
-        )  # fmt: skip
+        predict(workshop.run, [f"telco={rows}"], out=tmp_path / "out", alone="telco")
     assert not (tmp_path / "out").exists()
     # the bank itself needs nobody
     bank = tmp_path / "bank.csv"
     workshop.bank.iloc[:5].to_csv(bank, index=False)
-    predict_command(
-        workshop.run, {"bank": bank}, tmp_path / "out", method=None, alone="bank", parts={},
-        kits=None,
-    )  # fmt: skip
+    predict(workshop.run, [f"bank={bank}"], out=tmp_path / "out", alone="bank")
     assert len(pd.read_csv(tmp_path / "out" / "bank" / "predictions.csv")) == 5
 
 
@@ -72,10 +68,7 @@ def test_a_common_model_is_every_partys(horizontal, tmp_path):
     """In one process without any part of one's own, and taken into a kit."""
     rows = tmp_path / "rows.csv"
     people(12, 9).drop(columns="y").to_csv(rows, index=False)
-    predict_command(
-        horizontal, {"north": rows}, tmp_path / "here", method="sage", alone="north", parts={},
-        kits=None,
-    )  # fmt: skip
+    predict(horizontal, [f"north={rows}"], "sage", tmp_path / "here", alone="north")
     here = pd.read_csv(tmp_path / "here" / "north" / "predictions.csv")
     assert len(here) == len(pd.read_csv(rows))
     kit = tmp_path / "kit"

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from tests.serve.conftest import ANNOTATED, HORIZONTAL, THREE, VERTICAL, people, run_of
 
+from fedmend.cli.running import predict
 from fedmend.errors import ConfigError, DataError
 from fedmend.methods.registry import METHODS
 from fedmend.report.record import RunRecord
 from fedmend.serve import predict_alone, predict_run
-from fedmend.serve.commands import predict_command
 from fedmend.serve.models import chosen
 from fedmend.serve.running import run_config
 
@@ -52,8 +52,7 @@ def read(out, party):
 
 def alone(run, rows, party, out, method):
     """What one party predicts with its part by itself."""
-    given = {party: rows[party]}
-    predict_command(run, given, out, method=method, alone=party, parts={}, kits=None)
+    predict(run, [f"{party}={rows[party]}"], method, out, alone=party)
     return read(out, party)
 
 
@@ -105,9 +104,8 @@ def test_alone_needs_no_other_folder(vertical, fresh, tmp_path):
     done = predict_alone(tmp_path / "kept" / "vfl", bank, fresh["bank"], tmp_path / "out")
     assert done.alone == 40 and len(read(tmp_path / "out", "bank")) == 40
     with pytest.raises(ConfigError, match="--alone bank predicts its rows only"):
-        predict_command(
-            vertical, fresh, tmp_path / "both", method="vfl", alone="bank", parts={}, kits=None
-        )
+        given = [f"{party}={rows}" for party, rows in fresh.items()]
+        predict(vertical, given, "vfl", tmp_path / "both", alone="bank")
 
 
 @pytest.mark.parametrize("method", ANNOTATED)

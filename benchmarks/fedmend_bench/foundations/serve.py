@@ -242,7 +242,7 @@ def _make(folder: Path, names: list[str], people: int, method: str, seed: int) -
     from fedmend.deploy.provision import provision
     from fedmend.flow import execute, plan_of
     from fedmend.flow.config import load_config
-    from fedmend.serve.commands import adopt
+    from fedmend.serve.models import adopt
 
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(people, 6 * len(names)))

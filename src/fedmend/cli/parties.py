@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from fedmend.cli.running import tell
 from fedmend.cli.shared import ConfigPath, OutFolder, Port, app, escaped, terminal
 from fedmend.errors import ConfigError
 
@@ -220,9 +221,14 @@ def predict(
     method: Annotated[str | None, Option(help="which of its models")] = None,
 ) -> None:
     """Predict own rows alone, with what this party keeps of a model; nobody is asked."""
-    from fedmend.serve.commands import party_predict
+    from fedmend.deploy.party_file import load_party
+    from fedmend.serve.models import kept_in_kit
+    from fedmend.serve.running import check_out, predict_alone
 
-    party_predict(kit, rows, out, run, method)
+    party = load_party(kit)
+    kept = kept_in_kit(kit, party.name, run, method)
+    check_out(out)
+    tell([predict_alone(kept, party, rows, out, device=party.device)])
 
 
 @party_app.command("serve")
@@ -231,9 +237,13 @@ def party_serve(
     listen: Annotated[str | None, Option(help="where to wait", metavar="HOST:PORT")] = None,
 ) -> None:
     """Answer label parties about people both know, from this party's own columns."""
-    from fedmend.serve.commands import serve_partner
+    from fedmend.serve.loopback import serve_until_told
+    from fedmend.serve.partner import PartnerServer
 
-    serve_partner(kit, listen)
+    with PartnerServer(kit, listen) as server:
+        words = f"{server.file.name} answers at {server.address} (Ctrl-C ends it)"
+        serve_until_told(server, lambda: typer.echo(words))
+        typer.echo("ended")
 
 
 @party_app.command()
@@ -243,9 +253,10 @@ def adopt(
     run: Annotated[str | None, Option(help="under which name it is kept")] = None,
 ) -> None:
     """Take this party's part of a model that was made in one process into its kit."""
-    from fedmend.serve.commands import adopt as take
+    from fedmend.serve.models import adopt as take
 
-    take(kit, model, run)
+    for line in take(kit, model, run):
+        typer.echo(line)
 
 
 @party_app.command()

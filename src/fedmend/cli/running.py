@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import signal
+import threading
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -23,7 +25,10 @@ from fedmend.cli.shared import (
     escaped,
     terminal,
 )
-from fedmend.errors import ConfigError
+from fedmend.errors import ConfigError, FedmendError
+
+if TYPE_CHECKING:
+    from fedmend.serve.predicting import Predicted
 
 
 @app.command()
@@ -123,17 +128,49 @@ def predict(
     ),
 ) -> None:
     """Predict new rows with a run's model: rows all parties know, and rows one of them knows."""
-    from fedmend.serve.commands import predict_command
+    from fedmend.serve import running as ways
+    from fedmend.serve.models import chosen, part_in_kit
 
-    predict_command(
-        run,
-        _files_by_party(rows or []),
-        out,
-        method=method,
-        alone=alone,
-        parts=_files_by_party(part or [], "--part"),
-        kits=kits if engine == "flare" else None,
-    )
+    given, parts = _files_by_party(rows or []), _files_by_party(part or [], "--part")
+    if engine == "flare":
+        if given or parts or alone is not None:
+            raise ConfigError(
+                "over machines the rows and parts are at the parties. Mend: leave out --with, "
+                '--part and --alone; every party says new = "rows.csv" in its party.toml'
+            )
+        tell(ways.predict_over_machines(run, kits, out, method=method, waiting=_waiting))
+        return
+    if alone is None:
+        tell(ways.predict_run(run, given, out, method=method, parts=parts))
+        return
+    if set(given) != {alone}:
+        raise ConfigError(f"--alone {alone} predicts its rows only. Mend: --with {alone}=rows.csv")
+    settings = ways.party_settings(ways.run_config(run), given)[alone]
+    model = chosen(run, method)
+    ways.check_out(out)
+    own = model.folder / alone
+    if model.horizontal and not own.is_dir():
+        own = model.folder  # the common model is every party's
+    folder = part_in_kit(parts[alone], model) if alone in parts else own
+    tell([ways.predict_alone(folder, settings, given[alone], out)])
+
+
+def _waiting(missing: list[str]) -> None:
+    typer.echo(f"waiting for {', '.join(missing)} ('fedmend party start KIT' there)", err=True)
+
+
+def tell(found: list[Predicted]) -> None:
+    """What was predicted, and where it is."""
+    for done in found:
+        where = done.path or f"{done.party} ({done.kept})"
+        if done.rows:
+            known = f", {done.shared:,} of them known to the others too" if done.shared else ""
+            typer.echo(f"{where}: {done.rows:,} rows by {done.method}{known}")
+        if done.skipped:
+            typer.echo(
+                f"{done.party}: {done.skipped:,} rows not predicted, since {done.method} uses "
+                f"no column of {done.party}"
+            )
 
 
 @app.command()
@@ -156,19 +193,28 @@ def serve(
     log: Annotated[Path | None, Option(help="a line of JSON for each request")] = None,
 ) -> None:
     """Answer questions about people as JSON over HTTP, on this machine; Ctrl-C ends it."""
-    from fedmend.serve.serving import serve_run
+    from fedmend.serve.loopback import serve_until_told
+    from fedmend.serve.serving import PredictServer
 
     partners = {name: str(at) for name, at in _files_by_party(partner or [], "--partner").items()}
-    serve_run(
-        place,
-        method,
-        port,
-        run=run,
-        partners=partners,
-        also=also or (),
-        shadow=shadow,
-        log=log,
-    )
+
+    def choose() -> None:
+        """At SIGHUP: party.toml says which model answers."""
+        try:
+            typer.echo(f"{server.choose_again()} answers")
+        except FedmendError as error:  # the one before goes on
+            typer.echo(f"{server.service.name} goes on answering: {error}", err=True)
+
+    with PredictServer(
+        place, method, port, run=run, partners=partners, also=also or (), shadow=shadow, log=log
+    ) as server:
+        words = f"{server.address} answers with {server.title} (Ctrl-C ends it)"
+        before = signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=choose).start())
+        try:
+            serve_until_told(server, lambda: typer.echo(words))
+        finally:
+            signal.signal(signal.SIGHUP, before)
+        typer.echo("ended")
 
 
 def _files_by_party(pairs: list[str], option: str = "--with") -> dict[str, Path]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime
 import json
 import re
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,18 @@ from pydantic import ValidationError
 
 from fedmend._json import plain
 from fedmend._suggest import did_you_mean
-from fedmend.console.export import account_of
-from fedmend.console.models import put_back, revoke
+from fedmend._version import __version__
+from fedmend.console.models import kept_models, put_back, revoke
+from fedmend.console.pages import left_by_recipient, rows_asked, spent_on_labels
 from fedmend.console.party import Party
 from fedmend.console.reviews import decide
 from fedmend.deploy.consent import give_answer
-from fedmend.deploy.history import add_rule, note, remove_rule
-from fedmend.deploy.ledgers import reconcile_run
+from fedmend.deploy.history import add_rule, decisions, note, remove_rule
+from fedmend.deploy.ledgers import ACCOUNT_FORMAT, reconcile_run, signed
 from fedmend.deploy.party_file import confirm, unconfirmed
 from fedmend.deploy.rules import WHO, Rule
 from fedmend.errors import ConfigError
+from fedmend.federation.ledger import inspect_ledger
 
 Form = Mapping[str, str]
 HERE = "console"
@@ -35,7 +38,7 @@ class Download:
 
     name: str
     kind: str
-    content: bytes
+    content: str
 
 
 def _decide(party: Party, form: Form) -> str:
@@ -142,11 +145,43 @@ def _reconcile(party: Party, form: Form) -> dict[str, Any]:
     return {"said": reconcile_run(place, [f"{party.name}={ledgers[run]}"])}
 
 
+def _account_of(party: Party) -> dict[str, Any]:
+    """All that this party decided and let out, for a data-protection officer: one signed file.
+
+    Ledgers are in it line by line, so that their chains can be checked by whoever gets it; a
+    ledger that was altered is in it too, and is told by the check.
+    """
+    file = party.file
+    entries = [entry for path in party.ledgers() for entry in inspect_ledger(path).entries]
+    content: dict[str, Any] = {
+        "format": ACCOUNT_FORMAT,
+        "fedmend": __version__,
+        "party": party.name,
+        "exported": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "in words": [
+            f"{each['recipient']}: {each['words']}"
+            for each in left_by_recipient(party.name, entries)
+        ],
+        "policy": file.policy.model_dump(exclude_none=True),
+        "approve": file.approve,
+        "rules": [rule.words for rule in file.rule],
+        "history": [asdict(each) for each in decisions(party.kit)],
+        "labels told at random": spent_on_labels(party),
+        "rows asked about": rows_asked(party),
+        "models": [asdict(each) for each in kept_models(party)],
+        "ledgers": {
+            path.stem: path.read_text(encoding="utf-8", errors="replace").splitlines()
+            for path in party.ledgers()
+        },
+    }
+    return signed(content, file)
+
+
 def _export(party: Party, form: Form) -> Download:
-    text = json.dumps(plain(account_of(party)), indent=2, ensure_ascii=False)
+    text = json.dumps(plain(_account_of(party)), indent=2, ensure_ascii=False)
     note(party.kit, "exported the account of this party, signed", where=HERE)
     name = f"fedmend-{party.name}-{datetime.date.today()}.json"
-    return Download(name, "application/json", text.encode())
+    return Download(name, "application/json", text)
 
 
 ACTIONS: dict[str, tuple[str, Callable[[Party, Form], str | dict[str, Any] | Download]]] = {

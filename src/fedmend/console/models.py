@@ -9,16 +9,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from fedmend.console.party import Party
 from fedmend.deploy.history import note
+from fedmend.deploy.party_file import PartyFile
 from fedmend.errors import ConfigError
 from fedmend.federation.engines.flare.host import RUN_FOLDER
 from fedmend.split.parts import FILE, MANIFEST
-
-if TYPE_CHECKING:
-    from fedmend.console.party import Party
-    from fedmend.deploy.party_file import PartyFile
 
 REVOKED_FOLDER = "revoked"
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from fedmend.audit.result import read_audit
+from fedmend.audit.statement import lines_of
 from fedmend.console.models import kept_models, who_may_ask
 from fedmend.console.party import Party
 from fedmend.console.reviews import open_reviews
@@ -113,7 +115,6 @@ def _rehearsals(party: Party, run: Asking) -> Iterator[Shown]:
     """What an audit found of these methods, where the party keeps one in its kit."""
     if not (party.kit / AUDIT_FILE).is_file():
         return
-    from fedmend.audit.result import read_audit
 
     for report in read_audit(party.kit):
         if report.method in PUBLIC and PUBLIC[report.method].name in run.methods:
@@ -190,8 +191,6 @@ def _chain_words(chain: Chain) -> str:
 
 def left_by_recipient(party: str, entries: Sequence[Entry]) -> list[Shown]:
     """Who can read what left this party: by recipient and kind, how often and how much."""
-    from fedmend.audit.statement import lines_of
-
     mine = [entry for entry in entries if entry.sender == party]
     lines: Counter[tuple[str, str]] = Counter()
     for entry in mine:

@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from fedmend.data.table import Table
 from fedmend.deploy.consent import Question, open_question
 from fedmend.deploy.party_file import PartyFile, install_workers, load_party, unconfirmed
 from fedmend.deploy.processes import Daemon
@@ -19,9 +19,6 @@ from fedmend.federation.engines.flare.events import EVENTS_FILE, Event, read_eve
 from fedmend.federation.engines.flare.host import LEDGER_FOLDER
 from fedmend.federation.engines.flare.kits import owner_of
 from fedmend.flow.reading import read_party
-
-if TYPE_CHECKING:
-    from fedmend.data.table import Table
 
 
 class Party:

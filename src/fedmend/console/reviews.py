@@ -13,20 +13,17 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from fedmend._files import write_whole
 from fedmend._json import reading
+from fedmend.console.party import Party
 from fedmend.data.writers import unprotected, write_frame
 from fedmend.deploy.history import note
 from fedmend.errors import ConfigError
 from fedmend.federation.engines.flare.host import RUN_FOLDER
 from fedmend.methods.annotators.worker import REVIEW
-
-if TYPE_CHECKING:
-    from fedmend.console.party import Party
 
 DECIDED_FILE = "labels-reviewed.csv"
 AT_ONCE = 25

@@ -13,7 +13,6 @@ import hmac
 import logging
 import secrets
 import time
-from collections.abc import Mapping
 from functools import cache
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
@@ -186,7 +185,8 @@ class _Handler(LoopbackHandler):
             self._answer(home, HTTPStatus.UNPROCESSABLE_ENTITY, error=words)
             return
         if isinstance(done, Download):
-            self.send_download(done)
+            keep = {"Content-Disposition": f'attachment; filename="{done.name}"'}
+            self.send(done.content, done.kind, more=keep)
         elif isinstance(done, str):
             self._go(f"{home}?said={self.app.keep_notice(done)}")
         else:
@@ -217,20 +217,13 @@ class _Handler(LoopbackHandler):
             self._refuse("this link was used already, or is another's. Start the console again")
             return
         cookie = f"{self.app.cookie}={self.app.session}; Path=/; HttpOnly; SameSite=Strict"
-        self._go("/", {"Set-Cookie": cookie})
+        self._go("/", **{"Set-Cookie": cookie})
 
     def _form(self) -> dict[str, str] | None:
         """The fields of a form that this console made; None where something else was sent."""
-        length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdigit()):
-            self.close_connection = True
-            self.send_error(HTTPStatus.LENGTH_REQUIRED)
+        body = self.body(MAX_FORM_BYTES)
+        if body is None:
             return None
-        if len(length) > len(str(MAX_FORM_BYTES)) or int(length) > MAX_FORM_BYTES:
-            self.close_connection = True
-            self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-            return None
-        body = self.rfile.read(int(length))
         if not self.is_from_here() or not self._is_own_page():
             self._refuse("for pages of this console only")
             return None
@@ -262,23 +255,7 @@ class _Handler(LoopbackHandler):
         self.send(text, HTML, status)
 
     def _refuse(self, words: str) -> None:
-        self.send_error(HTTPStatus.FORBIDDEN, explain=words)
+        self.refuse(HTTPStatus.FORBIDDEN, words)
 
-    def _go(self, where: str, headers: Mapping[str, str] | None = None) -> None:
-        self.send_response(HTTPStatus.SEE_OTHER)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Location", where)
-        self.send_header("Content-Length", "0")
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-
-    def send_download(self, file: Download) -> None:
-        data = file.content
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", file.kind)
-        self.send_header("Content-Disposition", f'attachment; filename="{file.name}"')
-        self.send_header("Content-Length", str(len(data)))
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        self.wfile.write(data)
+    def _go(self, where: str, **headers: str) -> None:
+        self.send("", HTML, HTTPStatus.SEE_OTHER, {**headers, "Location": where})

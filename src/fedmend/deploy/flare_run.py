@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedmend._json import reading
 from fedmend.deploy.processes import Daemon
@@ -24,9 +24,7 @@ from fedmend.federation import Federation
 from fedmend.flow import Listener, Plan, execute, plan_of
 from fedmend.flow.config import Config
 from fedmend.report.page import LEDGER_FILE
-
-if TYPE_CHECKING:
-    from fedmend.report.record import RunRecord
+from fedmend.report.record import RunRecord
 
 logger = logging.getLogger(__name__)
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedmend._json import plain, write_json
 from fedmend._suggest import did_you_mean
 from fedmend._version import __version__
 from fedmend.deploy.flare_run import LEDGERS_FOLDER
+from fedmend.deploy.party_file import PARTY_FILE, PartyFile, load_party, own_identity
 from fedmend.errors import ConfigError, CryptoError, DataError
 from fedmend.federation.ledger import (
     COORDINATOR,
@@ -31,10 +32,7 @@ from fedmend.flow.manifest import MANIFEST_FILE, hash_of, read_manifest
 from fedmend.report.banner import banner_of
 from fedmend.report.page import LEDGER_FILE
 from fedmend.report.words import what_was_seen
-from fedmend.secure.keys import fingerprint
-
-if TYPE_CHECKING:
-    from fedmend.deploy.party_file import PartyFile
+from fedmend.secure.keys import fingerprint, verify_signature
 
 EXPORT_FORMAT = "fedmend ledger export 1"
 ACCOUNT_FORMAT = "fedmend account 1"
@@ -159,8 +157,6 @@ def _recorded(run: Path) -> str | None:
 
 def export_ledger(ledger: Path, out: Path, force: bool = False) -> str:
     """Write a party's ledger as a signed file; the fingerprint of the key that signed it."""
-    from fedmend.deploy.party_file import PARTY_FILE, load_party
-
     kit = ledger.resolve().parent.parent
     if not (kit / PARTY_FILE).is_file():
         raise ConfigError(
@@ -190,8 +186,6 @@ def export_ledger(ledger: Path, out: Path, force: bool = False) -> str:
 
 def signed(content: dict[str, Any], file: PartyFile) -> dict[str, Any]:
     """The content with the party's key and its signature, as a file of it will be read again."""
-    from fedmend.deploy.party_file import own_identity
-
     identity, _, _ = own_identity(file)
     content = plain(content) | {"key": identity.signing_key.hex()}
     return content | {"signature": identity.sign(_canonical(content)).hex()}
@@ -209,8 +203,6 @@ def _canonical(content: dict[str, Any]) -> bytes:
 
 
 def _verify_export(path: Path) -> list[str]:
-    from fedmend.secure.keys import verify_signature
-
     try:
         content = json.loads(path.read_bytes().decode())
         signature, key = bytes.fromhex(content.pop("signature")), bytes.fromhex(content["key"])

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedmend._suggest import did_you_mean
 from fedmend._version import __version__
+from fedmend.data.schema import Schema
 from fedmend.deploy.party_file import (
     PARTNERS_FILE,
     PartyFile,
@@ -40,8 +41,6 @@ from fedmend.secure.keys import fingerprint, remembered_keys
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
-
-    from fedmend.data.schema import Schema
 
 LITTLE_SPACE_BYTES = 1 << 30
 

@@ -25,15 +25,15 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedmend._files import write_whole
+from fedmend.data.schema import Schema
 from fedmend.data.sql import replace_passwords
 from fedmend.data.table import Table
 from fedmend.deploy.rules import Rule, refused_kinds
-from fedmend.deploy.serve_settings import ServeSettings
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation import Policy, Site, Worker
 from fedmend.federation.bound import Bound
@@ -45,12 +45,10 @@ from fedmend.federation.randomness import kept_secret
 from fedmend.federation.site import RECORDS
 from fedmend.flow.config import PartySettings, checked, party_problems
 from fedmend.flow.config.references import REFERENCED, is_reference, look_up, look_up_names
+from fedmend.flow.new_rows import read_rows
 from fedmend.flow.reading import read_party, split_by_id
+from fedmend.secure.keys import Identity, keyring
 from fedmend.secure.psi_spu import PARTNER_ADDRESSES
-
-if TYPE_CHECKING:
-    from fedmend.data.schema import Schema
-    from fedmend.secure.keys import Identity
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +60,10 @@ PARTNERS_FILE = "partners.json"
 _ROOMS = (
     "secure", "split", "generate", "methods", "report", "preflight", "flow", "serve",
 )  # fmt: skip
+
+
+def _is_hexadecimal(text: str) -> bool:
+    return len(text) == 64 and set(text.lower()) <= set("0123456789abcdef")
 
 
 class KeySettings(BaseModel):
@@ -82,12 +84,58 @@ class KeySettings(BaseModel):
     @classmethod
     def _hexadecimal(cls, pinned: dict[str, str]) -> dict[str, str]:
         for party, key in pinned.items():
-            if len(key) != 64 or not set(key.lower()) <= set("0123456789abcdef"):
+            if not _is_hexadecimal(key):
                 raise ValueError(
                     f"the key of {party!r} is not 64 hexadecimal digits. Mend: paste the line "
                     f"that 'fedmend party keys' shows at {party!r}"
                 )
         return pinned
+
+
+class ServeSettings(BaseModel):
+    """The table [serve] of a party.toml: how questions are answered, at either end.
+
+    rows: a file with the columns of people that may be asked about; by default the party's table.
+    sql: a query for the rows of some people, ``… WHERE customer IN ({ids})``, at the party's `uri`.
+    url: an address of this party's own that is sent ``{"ids": […]}`` and answers with
+    ``{"rows": [{…}]}``. quota: answers about one person that whoever asks gets in a day. runs: the
+    runs whose models may be asked; all that are in the kit without it.
+    listen: where a partner waits for label parties. partners: at the label party, where each of
+    its partners listens. normalise: as under [align]. deadline: seconds after which an answer does
+    without partners. queue: how many requests wait at most. digits: of probabilities that leave.
+    askers: who may ask over HTTP, each with the SHA-256 of its token. model: RUN/METHOD of the
+    model that answers, read again at SIGHUP.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    rows: str | None = None
+    sql: str | None = None
+    url: str | None = None
+    quota: int | None = Field(default=None, ge=1)
+    runs: list[str] | None = None
+    listen: str | None = None
+    partners: dict[str, str] = Field(default_factory=dict)
+    normalise: Literal["exact", "text", "number"] = "exact"
+    deadline: float = Field(default=0.2, gt=0, le=60)
+    queue: int = Field(default=256, ge=1)
+    digits: int | None = Field(default=None, ge=1, le=7)
+    askers: dict[str, str] = Field(default_factory=dict)
+    model: str | None = Field(default=None, pattern="^[^/]+/[^/]+$")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> ServeSettings:
+        if sum(each is not None for each in (self.rows, self.sql, self.url)) > 1:
+            raise ValueError("rows, sql and url are three ways to say one thing. Mend: one of them")
+        if self.sql is not None and "{ids}" not in self.sql:
+            raise ValueError("sql must say where the ids go. Mend: … WHERE customer IN ({ids})")
+        wrong = [name for name, each in self.askers.items() if not _is_hexadecimal(each)]
+        if wrong:
+            raise ValueError(
+                f"askers.{wrong[0]} must be the SHA-256 of a token, 64 hexadecimal digits. "
+                "Mend: printf %s TOKEN | sha256sum"
+            )
+        return self
 
 
 class PartyFile(PartySettings):
@@ -160,7 +208,6 @@ def open_site(file: PartyFile, hello: Hello, folder: Path) -> Site:
     """This party's site for a run: bound to its methods, tables read, test rows set aside."""
     require_confirmed(file)
     policy, bound = rules_of(file, hello)
-    home = folder / RUN_FOLDER / hello.run
     if hello.reproducible:
         policy.admit_reproducible(file.name)
     if file.threads is not None:
@@ -170,19 +217,23 @@ def open_site(file: PartyFile, hello: Hello, folder: Path) -> Site:
     train, test = read_party(file, file)
     if test is None:
         train, test = split_by_id(train, hello.test_share, hello.seed)
-    site = Site(
-        file.name,
-        {"train": train, "test": test, "new": _new_rows(file, train)},
-        policy=policy,
-        seed=hello.seed,
-        secret=None
-        if hello.reproducible
-        else kept_secret(home, f"party {file.name!r}", resumed=hello.resumed),
-        device=file.device,
-        home=home,
-        records=folder / RECORDS,
-        bound=bound,
-    )
+    # The rows to predict are read as the training rows were; there are none where none are named.
+    known = train.features
+    new = known.take([]) if file.new is None else read_new(file, known.schema)
+    tables = {"train": train, "test": test, "new": new}
+    how: dict[str, Any] = {"seed": hello.seed, "bound": bound}
+    if not hello.reproducible:
+        home = folder / RUN_FOLDER / hello.run
+        how["secret"] = kept_secret(home, f"party {file.name!r}", resumed=hello.resumed)
+    return site_of(file, folder, hello.run, tables, policy, **how)
+
+
+def site_of(
+    file: PartyFile, kit: Path, run: str, tables: dict[str, Table], policy: Policy, **how: Any
+) -> Site:
+    """A party's site: its home in the kit is the run's, its records and keys are for all runs."""
+    places = {"home": kit / RUN_FOLDER / run, "records": kit / RECORDS}
+    site = Site(file.name, tables, policy=policy, device=file.device, **places, **how)
     install_keys(site, file)
     return site
 
@@ -198,15 +249,8 @@ def rules_of(file: PartyFile, hello: Hello) -> tuple[Policy, Bound]:
     return policy, Bound.to(file.name, hello.methods, policy, own=own, seal=seal)
 
 
-def _new_rows(file: PartyFile, train: Table) -> Table:
-    """The rows to predict, read as the training rows were; none where none are named."""
-    return train.features.take([]) if file.new is None else read_new(file, train.features.schema)
-
-
 def read_new(file: PartyFile, schema: Schema) -> Table:
     """The rows of the file that a party names for predictions."""
-    from fedmend.flow.new_rows import read_rows
-
     assert file.new is not None
     place = look_up(file.new, "new")
     with place.as_written():
@@ -325,8 +369,6 @@ def _known(path: Path) -> set[str]:
 
 def install_keys(site: Site, file: PartyFile) -> None:
     """Give the site its keys before any protocol could make or take others."""
-    from fedmend.secure.keys import keyring
-
     keys = file.keys
     if keys.identity is not None and not file.at(keys.identity).exists():
         raise ConfigError(
@@ -349,8 +391,6 @@ def own_identity(file: PartyFile) -> tuple[Identity, Path, bool]:
     A new one is encrypted if there is a password; else it is as safe as the kit, which holds the
     party's certificate and its key in the same way.
     """
-    from fedmend.secure.keys import Identity
-
     keys = file.keys
     path = file.at(keys.identity or IDENTITY_FILE)
     password = os.environ.get(keys.password_variable, "").encode() or None

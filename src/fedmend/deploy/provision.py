@@ -36,19 +36,6 @@ if TYPE_CHECKING:
 
     from fedmend.flow.config import Config, PartySettings
 
-__all__ = [
-    "SOON_DAYS",
-    "Kits",
-    "anchor_server",
-    "kit_certificates",
-    "make_kits",
-    "provision",
-    "renew",
-    "require_kits",
-    "require_valid",
-    "revoke",
-]
-
 SOON_DAYS = 30
 _PARTS = ("startup", "local")  # of a kit: the rest is the party's own
 Named = tuple[str, "Certificate"]

@@ -313,7 +313,7 @@ class Federation:
         reproducible: all of them follow from the seed, with a `PrivacyWarning`; a party refuses
         unless its policy allows it.
         """
-        from fedmend.federation.engines.flare.engine import open_engine
+        from fedmend.federation.engines.flare.engine import Opening
         from fedmend.federation.engines.flare.host import Hello
         from fedmend.federation.engines.flare.kits import Kits
 
@@ -332,18 +332,13 @@ class Federation:
         if not isinstance(ledger, Ledger):
             ledger = Ledger(Path(ledger) if ledger is not None else None)
         named, share = tuple(methods), float(test_share)
-        engine = open_engine(
-            found.admin,
+        told = (run, title or run, named, int(seed), share, resume, reproducible)
+        engine = Opening(found.admin, run, wait_seconds, keep_jobs, waiting).engine(
             list(parties) if parties is not None else found.parties,
-            Hello(
-                run, title or run, named, int(seed), share, resume, reproducible, **(asker or {})
-            ),
+            Hello(*told, **(asker or {})),
             ledger=ledger,
-            wait_seconds=wait_seconds,
             call_timeout=call_timeout,
             stall_seconds=stall_seconds,
-            keep_jobs=keep_jobs,
-            waiting=waiting,
             answered=answered,
         )
         engine.ledgers = ledgers

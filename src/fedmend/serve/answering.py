@@ -26,7 +26,7 @@ from fedmend.learn.metrics import expected_error
 from fedmend.secure.align import align
 from fedmend.serve.channel import Channel
 from fedmend.serve.engine import Remote, ServingEngine
-from fedmend.serve.models import load_model
+from fedmend.serve.models import KeptModel, load_model
 from fedmend.serve.partner import PEOPLE, SERVE, ServeWorker
 from fedmend.serve.sources import People
 from fedmend.split.features import ALIGNED, among
@@ -38,17 +38,6 @@ RESERVE = 0.25
 FAILURES = 3
 REST_SECONDS, LONGEST_REST = 0.5, 10.0
 NOT_KNOWN, DOWN, RESTS, LATE, REFUSED = "not known", "down", "rests", "late", "refused"
-
-
-@dataclass(frozen=True)
-class Served:
-    """The model that is served: its method's name, its folder, and who decides."""
-
-    name: str
-    title: str
-    folder: Path
-    label_party: str
-    run: str
 
 
 @dataclass
@@ -95,7 +84,7 @@ class Answerer:
 
     def __init__(
         self,
-        model: Served,
+        model: KeptModel,
         site: Site,
         people: People,
         engine: ServingEngine,
@@ -103,6 +92,7 @@ class Answerer:
         align_with: Mapping[str, Any],
     ) -> None:
         self.model, self.people, self.engine = model, people, engine
+        self.label_party = str(model.label_party)
         self.partners = list(partners)
         self.breakers = {name: Breaker() for name in partners}
         self._site = site
@@ -120,7 +110,7 @@ class Answerer:
         # One that went while it joined was met with other keys.
         self.engine.renew()
         people = self.fed.on(PEOPLE)
-        pair = people.only(self.model.label_party, partner)
+        pair = people.only(self.label_party, partner)
         counts = align(pair, minimum=1, **self._align_with)
         aligned = self._site.alignments[pair.scope].aligned
         numbers = np.full(len(self.people.ids), -1)
@@ -149,7 +139,7 @@ class Answerer:
         self._now = self._load()
 
     def _load(self) -> _Loaded:
-        view = self.fed.on(PEOPLE).only(self.model.label_party, *self._joined)
+        view = self.fed.on(PEOPLE).only(self.label_party, *self._joined)
         estimator = load_model(self.model.name, self.model.folder, view, alone=True)
         self.engine.flush()
         classes = None if estimator.classes_ is None else estimator.classes_.tolist()
@@ -243,7 +233,7 @@ class Answerer:
         without = {p: np.asarray(each) for p, each in lacking.items() if each is not None}
         gone_rows = np.unique(np.concatenate([np.zeros(0, np.int64), *without.values()]))
         keep = np.setdiff1d(np.arange(len(rows)), gone_rows)
-        names = (self.model.label_party, *present)
+        names = (self.label_party, *present)
         uses = tuple(name for name in names if name in now.network.parties)
         for at in rows[keep].tolist():
             used[at] = uses
@@ -264,7 +254,7 @@ class Answerer:
         present: list[str],
         numbers: Mapping[str, np.ndarray],
     ) -> np.ndarray:
-        label_party, network = self.model.label_party, now.network
+        label_party, network = self.label_party, now.network
         if not present and label_party not in network.parties:
             raise DataError(
                 "has no columns that the model uses, and no partner is there",

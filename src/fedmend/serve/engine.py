@@ -8,51 +8,31 @@ between: what a partner sends is for the label party, and mutual TLS takes it th
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
-from fedmend.errors import FedmendError, PartyAbsent, Refused
+from fedmend.errors import FedmendError, PartyAbsent
 from fedmend.federation import wire
-from fedmend.federation.engines import Call, by_kind, raise_first
-from fedmend.federation.engines.flare.host import Hello, session_name
+from fedmend.federation.engines import Call, raise_first
+from fedmend.federation.engines.flare.host import Hello
 from fedmend.federation.engines.flare.messages import (
-    error_measure,
-    part,
-    read_answer,
+    Conversation,
+    Pending,
     read_reply,
     request,
 )
 from fedmend.federation.engines.local import LocalEngine
-from fedmend.federation.ledger import (
-    COORDINATOR,
-    ERROR,
-    NOTHING,
-    REFUSED,
-    SESSION,
-    UNANSWERED,
-    Ledger,
-)
+from fedmend.federation.ledger import COORDINATOR, Ledger
 from fedmend.federation.site import Site
 from fedmend.serve.channel import Channel
 
 SETUP_SECONDS = 600.0
 KEPT_WORKERS = 4
-
-
-@dataclass(frozen=True)
-class _Item:
-    """A message to a partner, and how the ledger names what comes back."""
-
-    name: str
-    kind: str
-    number: int
-    message: bytes
+_Sent = tuple[list[Pending], Future[list[bytes]]]
 
 
 class _Kept:
@@ -62,10 +42,11 @@ class _Kept:
         self._idle: dict[tuple[str, ...], list[str]] = defaultdict(list)
         self._of: dict[str, tuple[str, ...]] = {}
 
-    def take(self, *key: str) -> str | None:
-        return self._idle[key].pop() if self._idle[key] else None
-
-    def note(self, handle: str, *key: str) -> str:
+    def take_or(self, start: Callable[[], str], *key: str) -> str:
+        """An idle one of this kind, or a new one."""
+        if self._idle[key]:
+            return self._idle[key].pop()
+        handle = start()
         self._of[handle] = key
         return handle
 
@@ -92,79 +73,60 @@ class Remote:
     def __init__(self, channel: Channel, hello: Hello, ledger: Ledger) -> None:
         self.party = channel.party
         self.channel = channel
-        self.ledger = ledger
         self.told: dict[int, Any] = {}
-        self._numbers = itertools.count(1)
-        self._waiting: dict[int, list[_Item]] = defaultdict(list)
+        self._talk = Conversation(channel.party, ledger)
+        self._waiting: dict[int, list[Pending]] = defaultdict(list)
         self._kept = _Kept()
         self._keys: dict[str, Any] = {}
         until = time.monotonic() + SETUP_SECONDS
         (answer,) = channel.wait(channel.ask([request("hello", **hello.to_wire())], until), until)
-        said = read_reply(answer, self.party, "hello")
-        self.session = part({"op": "hello", **dict(said)}, "session", bytes)
-        begun = f"{SESSION} {session_name(self.session)}"
-        ledger.record(COORDINATOR, self.party, SESSION, "control", NOTHING, note=begun)
+        self._talk.open(read_reply(answer, self.party, "hello"))
+        self._talk.note_session()
 
     def start(self, worker: str, scope: str, params: dict[str, Any], until: float) -> str:
-        key = (worker, scope, repr(params))
-        kept = self._kept.take(*key)
-        if kept is not None:
-            return kept
-        message = {"worker": worker, "scope": scope, "params": params}
-        item = self._item("start", f"{worker}.start", "control", {"control": message}, **message)
-        return self._kept.note(str(self.settle(self.send([item], until), until)), *key)
+        def begin() -> str:
+            self._queue().append(self._talk.start(worker, scope, params))
+            return str(self.settle(self.send(until), until))
+
+        return self._kept.take_or(begin, worker, scope, repr(params))
 
     def stop(self, handle: str) -> None:
         if not self._kept.put(handle):
             self._keys.pop(handle, None)
-            self._queue().append(self._item("stop", "stop", "control", {}, handle=handle))
+            self._queue().append(self._talk.stop(handle))
 
-    def begin(self, call: Call, until: float) -> tuple[list[_Item], Future[list[bytes]]] | None:
+    def begin(self, call: Call, until: float) -> _Sent | None:
         """Send a call with all that waits for it; None where it can wait itself."""
-        groups = by_kind(call.kwargs, call.exposure.takes)
-        content = {"handle": call.handle, "method": call.method, "kwargs": call.kwargs}
-        item = self._item("call", call.name, call.exposure.kind, groups, **content)
-        self._queue().append(item)
-        if _can_wait(call):
-            return None
-        return self.send([], until)
+        self._queue().append(self._talk.call(call))
+        return None if _can_wait(call) else self.send(until)
 
-    def send(self, more: list[_Item], until: float) -> tuple[list[_Item], Future[list[bytes]]]:
-        items = [*self._queue(), *more]
+    def send(self, until: float) -> _Sent:
+        asked = [*self._queue()]
         self._queue().clear()
-        return items, self.channel.ask([each.message for each in items], until)
+        return asked, self.channel.ask([each.message for each in asked], until)
 
-    def settle(self, sent: tuple[list[_Item], Future[list[bytes]]], until: float) -> Any:
+    def settle(self, sent: _Sent, until: float) -> Any:
         """The value of the last reply; what came before it brought nothing, or an error."""
-        items, future = sent
+        asked, future = sent
         try:
             answers = self.channel.wait(future, until)
         except PartyAbsent:
-            for item in items:
-                self._note(item, item.kind, NOTHING, UNANSWERED)
+            for each in asked:
+                self._talk.unanswered(each)
             raise
         value: Any = None
-        for item, answer in zip(items, answers, strict=False):
-            try:
-                value, opens = read_answer(answer, self.party, item.name)
-            except Refused:
-                self._note(item, item.kind, error_measure(answer), REFUSED)
-                raise
-            except FedmendError as error:
-                self._note(item, "control", error_measure(answer), ERROR)
-                error.party = self.party  # type: ignore[attr-defined]
-                raise
-            self._note(item, item.kind, wire.measure(value), opens=opens)
-            if item.name == TAKE:
+        for each, answer in zip(asked, answers, strict=False):
+            value = self._talk.settle(each, answer)
+            if each.name == TAKE:
                 self.told[threading.get_ident()] = value
-        if len(answers) < len(items):
+        if len(answers) < len(asked):
             raise PartyAbsent(self.party, "it answered a part of what it was asked")
         return value
 
     def flush(self, until: float) -> None:
         """Send what waits, though nothing comes that needs it."""
         if self._queue():
-            self.settle(self.send([], until), until)
+            self.settle(self.send(until), until)
 
     def key_of(self, handle: str) -> Any:
         return self._keys.get(handle)
@@ -177,24 +139,8 @@ class Remote:
         self._queue().clear()
         self.told.pop(threading.get_ident(), None)
 
-    def _queue(self) -> list[_Item]:
+    def _queue(self) -> list[Pending]:
         return self._waiting[threading.get_ident()]
-
-    def _item(
-        self, op: str, name: str, kind: str, groups: Mapping[str, Any], **content: Any
-    ) -> _Item:
-        number = next(self._numbers)
-        for each, group in groups.items():
-            size = wire.measure(group)
-            self.ledger.record(COORDINATOR, self.party, name, each, size, message=number)
-        message = request(op, session=self.session, number=number, **content)
-        return _Item(name, kind, number, message)
-
-    def _note(
-        self, item: _Item, kind: str, size: wire.Measure, note: str = "", opens: str = ""
-    ) -> None:
-        number = item.number
-        self.ledger.record(self.party, COORDINATOR, item.name, kind, size, note, number, opens)
 
 
 TAKE = "ServeWorker.take"
@@ -247,11 +193,9 @@ class ServingEngine:
 
     def start(self, party: str, worker: str, scope: str, params: dict[str, Any]) -> str:
         if party in self.local.sites:
-            key = (worker, scope, repr(params))
-            kept = self._kept[party].take(*key)
-            if kept is not None:
-                return kept
-            return self._kept[party].note(self.local.start(party, worker, scope, params), *key)
+            return self._kept[party].take_or(
+                lambda: self.local.start(party, worker, scope, params), worker, scope, repr(params)
+            )
         return self._remote(party).start(worker, scope, params, self._deadline())
 
     def call(self, call: Call) -> Any:

@@ -34,12 +34,12 @@ class LoopbackHandler(BaseHTTPRequestHandler):
 
     def send(
         self,
-        text: str,
+        content: str | bytes,
         kind: str,
         status: HTTPStatus = HTTPStatus.OK,
         more: Mapping[str, str] | None = None,
     ) -> None:
-        data = text.encode()
+        data = content.encode() if isinstance(content, str) else content
         self.send_response(status)
         for name, value in (more or {}).items():
             self.send_header(name, value)
@@ -48,6 +48,23 @@ class LoopbackHandler(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
         self.wfile.write(data)
+
+    def refuse(self, status: HTTPStatus, words: str) -> None:
+        self.send_error(status, explain=words)
+
+    def body(self, most: int) -> bytes | None:
+        """What was posted; None where that has no length, or too much of it, and is refused."""
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdigit()):
+            wrong = HTTPStatus.LENGTH_REQUIRED, "Content-Length is missing"
+        elif len(length) > len(str(most)) or int(length) > most:
+            words = f"{length[:12]} bytes, at most {most:,}"
+            wrong = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, words
+        else:
+            return self.rfile.read(int(length))
+        self.close_connection = True
+        self.refuse(*wrong)
+        return None
 
     def is_from_here(self) -> bool:
         """A page elsewhere could point a name of its own at this machine and read along."""

@@ -14,24 +14,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedmend._json import reading
 from fedmend.data.encode import Encoder
 from fedmend.data.schema import Schema
+from fedmend.deploy.flare_run import RUN_NAME
+from fedmend.deploy.party_file import load_party
 from fedmend.errors import ConfigError, DataError
+from fedmend.federation import Federation
+from fedmend.federation.engines.flare.host import RUN_FOLDER
 from fedmend.flow.config import slug_of
+from fedmend.flow.training import MODEL_FOLDER
+from fedmend.methods.horizontal.worker import MODEL as COMMON_MODEL
 from fedmend.methods.registry import HORIZONTAL, METHODS, method_class
 from fedmend.report.record import RunRecord
 from fedmend.split.parts import FILE, MANIFEST, read_file, read_json
 
-if TYPE_CHECKING:
-    from fedmend.federation import Federation
-
 DAMAGED = "take the model from a backup, or fit it again"
-MODEL_FOLDER = "model"
-RUNS_FOLDER = "runs"
-RUN_NAME = "run.name"
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def part_in_kit(kit: Path, model: KeptModel) -> Path:
     """Where a kit keeps the part of a model; the part's own folder may be named as well."""
     if (kit / FILE).is_file():
         return kit
-    kept = kit / RUNS_FOLDER / model.run / model.folder.name
+    kept = kit / RUN_FOLDER / model.run / model.folder.name
     if not (kept / FILE).is_file():
         raise DataError(
             f"{kit} holds no part of {model.title} of the run {model.run!r}",
@@ -180,3 +180,45 @@ def part_in_kit(kit: Path, model: KeptModel) -> Path:
             mend="name the kit that took part in this run",
         )
     return kept
+
+
+def kept_in_kit(kit: Path, party: str, run: str | None, method: str | None) -> Path:
+    """The folder of a model in a kit with which its party can decide."""
+    kept = sorted((kit / RUN_FOLDER).glob(f"{run or '*'}/{method or '*'}/model.json"))
+    if not kept:
+        asked = "".join(f" {each!r}" for each in (run, method) if each)
+        raise ConfigError(
+            f"{kit} holds no model{asked} that can decide alone. Mend: for a party without "
+            f'labels [predict] alone = ["{party}"] in the federation.toml of the run; '
+            "fedmend party adopt takes a part that was handed over"
+        )
+    if len(kept) > 1:
+        told = ", ".join(f"--run {each.parts[-3]} --method {each.parts[-2]}" for each in kept)
+        raise ConfigError(f"{kit} holds several models. Mend: one of {told}")
+    return kept[0].parent
+
+
+def adopt(kit: Path, model: Path, run: str | None) -> list[str]:
+    """Take a part that was made elsewhere into the kit; a line for each, of what it is."""
+    party = load_party(kit)
+    inside = model / MODEL_FOLDER if (model / MODEL_FOLDER).is_dir() else model
+    found = sorted({*inside.glob(f"{party.name}/"), *inside.glob(f"*/{party.name}/")})
+    taken = {each.parent.name: each for each in found if (each / FILE).is_file()}
+    # Parties with the same columns have one model together, which lies beside its manifest.
+    whole = [inside] if (inside / COMMON_MODEL).is_file() else list(inside.iterdir())
+    common = {each.name: each for each in whole if (each / COMMON_MODEL).is_file()}
+    if not taken and not common:
+        raise ConfigError(
+            f"{model} holds no part of {party.name!r}. Mend: name a run's folder or its model/"
+        )
+    source = model if inside != model else model.parent.parent
+    name, told = run or run_name(source), []
+    for method, each in {**common, **taken}.items():
+        target = kit / RUN_FOLDER / name / method
+        target.mkdir(parents=True, exist_ok=True)
+        for file in each.iterdir():
+            if file.is_file():
+                shutil.copy2(file, target / file.name)
+        what = f"{party.name}'s part of {method}" if method in taken else f"the model of {method}"
+        told.append(f"{target}: {what}")
+    return told

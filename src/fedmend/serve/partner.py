@@ -15,6 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from fedmend.deploy.party_file import (
+    install_workers,
+    load_party,
+    require_confirmed,
+    site_of,
+)
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation import Alignment, Policy, Site
 from fedmend.federation.bound import EVERY_RUN, Bound, declare, declared
@@ -24,7 +30,7 @@ from fedmend.federation.randomness import draw_secret
 from fedmend.federation.worker import Worker, exposed
 from fedmend.methods.registry import METHODS
 from fedmend.serve.channel import Answering, Listener
-from fedmend.serve.models import RUNS_FOLDER, encoder_of
+from fedmend.serve.models import encoder_of
 from fedmend.serve.sources import People, Quota, source_of
 
 PEOPLE, SERVE = "people", "serve"
@@ -93,8 +99,6 @@ def served_only(party: str, methods: tuple[str, ...], policy: Policy) -> Bound:
 
 def _install(methods: tuple[str, ...]) -> None:
     """Load the workers of these methods: all of them, where one is made of others."""
-    from fedmend.deploy.party_file import install_workers
-
     if AUTO in methods:
         install_workers()
     for each in methods:
@@ -143,8 +147,6 @@ class PartnerServer:
     """Waits for label parties; use it as a context, and `serve` until it is stopped."""
 
     def __init__(self, kit: Path, listen: str | None = None) -> None:
-        from fedmend.deploy.party_file import load_party, require_confirmed
-
         self.kit = kit
         self.file = load_party(kit)
         require_confirmed(self.file)
@@ -195,8 +197,6 @@ class PartnerServer:
 
     def _site(self, asker: str, hello: Hello) -> Site:
         """This party's side of a session: nothing of training, and its own policy."""
-        from fedmend.deploy.party_file import install_keys
-
         file = self.file
         run, _, method = hello.title.partition("/")
         if hello.run != f"{SERVE}-{asker}-{run}-{method}" or not {run, method}.isdisjoint(
@@ -211,26 +211,17 @@ class PartnerServer:
         # A connection inside the party's own TLS has no coordinator to hide from.
         policy = replace(file.policy.build(), sealed=frozenset())
         source = self._source(run, method)
-        site = Site(
-            file.name,
-            {PEOPLE: source.table},
-            policy=policy,
-            seed=hello.seed,
-            secret=draw_secret(),
-            device=file.device,
-            home=self.kit / RUN_FOLDER / run,
-            records=self.kit / "records",
-            bound=served_only(file.name, hello.methods, policy),
-        )
+        bound = served_only(file.name, hello.methods, policy)
+        how: dict[str, Any] = {"seed": hello.seed, "secret": draw_secret(), "bound": bound}
+        site = site_of(file, self.kit, run, {PEOPLE: source.table}, policy, **how)
         site.vault[SOURCE] = source
-        site.vault[PART] = self.kit / RUNS_FOLDER / run / method
+        site.vault[PART] = self.kit / RUN_FOLDER / run / method
         site.vault[QUOTA] = self._quotas.setdefault(asker, Quota(file.serve.quota))
-        install_keys(site, file)
         return site
 
     def _source(self, run: str, method: str) -> People:
         """Read once for each model; errors of the party's own files are for its eyes."""
-        folder, key = self.kit / RUNS_FOLDER / run / method, f"{run}/{method}"
+        folder, key = self.kit / RUN_FOLDER / run / method, f"{run}/{method}"
         if key not in self._sources:
             if not folder.is_dir():
                 raise Refused(self.file.name, f"it has no part of {key}", "name a run it was in")

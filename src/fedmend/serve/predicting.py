@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from fedmend._files import beside
 from fedmend.data.writers import write_frame
@@ -25,12 +26,9 @@ from fedmend.federation.worker import Worker, exposed
 from fedmend.learn.metrics import expected_error
 from fedmend.methods.contract import frame_of
 from fedmend.methods.horizontal.worker import kept_predictions
+from fedmend.methods.network import NetworkEstimator
+from fedmend.secure.align import align
 from fedmend.split.features import ALIGNED, among
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from fedmend.methods.network import NetworkEstimator
 
 PREDICTIONS_FILE = "predictions.csv"
 # Beyond it, the sets of parties are too many to intersect one by one.
@@ -93,8 +91,6 @@ class PredictionWorker(Worker):
 
         classes: what the predictions are the numbers of, where they are no numbers themselves.
         """
-        import pandas as pd
-
         rows = self._groups[group]
         count = len(answers["prediction"])
         if count != len(rows):
@@ -117,8 +113,6 @@ class PredictionWorker(Worker):
         self._foreign.append((rows, found[rows]))
 
     def _keep(self, rows: np.ndarray, answers: pd.DataFrame, known_to: str, used: str) -> None:
-        import pandas as pd
-
         head = {"id": self.table.ids[rows], "known_to": known_to, "used": used}
         self._parts.append((rows, pd.concat([pd.DataFrame(head), answers], axis=1)))
 
@@ -142,8 +136,6 @@ class PredictionWorker(Worker):
         return {"row": rows.tolist(), **{str(name): frame[name].tolist() for name in frame}}
 
     def _frame(self) -> pd.DataFrame:
-        import pandas as pd
-
         places = np.concatenate([place for place, _ in self._parts])
         whole = pd.concat([part for _, part in self._parts], ignore_index=True)
         return whole.iloc[np.argsort(places, kind="stable")].reset_index(drop=True)
@@ -193,8 +185,6 @@ def groups_of(
     fed: Federation, workers: WorkerGroup, present: Sequence[str], align_with: Mapping[str, Any]
 ) -> list[Group]:
     """The rows of the present parties, by who knows them."""
-    from fedmend.secure.align import align
-
     found: list[Group] = []
     for some in _sets(present):
         view = fed.only(*some)

@@ -12,17 +12,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedmend.data.table import Table
+from fedmend.deploy.flare_run import server_up
+from fedmend.deploy.provision import Kits
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Federation, Party, Policy
+from fedmend.federation.engines.flare.host import RUN_FOLDER
 from fedmend.federation.policy import MACHINES_PREDICTIONS
+from fedmend.flow import CONFIG_FILE
+from fedmend.flow.config import Config, PartySettings, load_config
 from fedmend.flow.new_rows import read_rows
 from fedmend.methods.registry import HORIZONTAL, METHODS
 from fedmend.secure.heads import exchange_heads
 from fedmend.serve.models import (
-    RUNS_FOLDER,
     KeptModel,
     assembled,
     chosen,
@@ -42,9 +46,6 @@ from fedmend.serve.predicting import (
     groups_of,
 )
 from fedmend.split.parts import FILE, MANIFEST
-
-if TYPE_CHECKING:
-    from fedmend.flow.config import Config, PartySettings
 
 NEW = "new"
 
@@ -186,9 +187,6 @@ def predict_over_machines(
     a run over machines, or of a run in one process whose parts the parties have taken into their
     kits (``fedmend party adopt``). waiting: told which parties are not there yet.
     """
-    from fedmend.deploy.flare_run import server_up
-    from fedmend.deploy.provision import Kits
-
     config, model = run_config(run), chosen(run, method)
     found = Kits(kits)
     if not found.server.is_dir():
@@ -224,7 +222,7 @@ def predict_over_machines(
                 done = _asked(model, loaded, new, workers, present, config, order="secret")
                 _write(done, workers, out)
             exchange_heads(fed)
-    kept = f"in its own kit, {RUNS_FOLDER}/{model.run}/{out.name}/{PREDICTIONS_FILE}"
+    kept = f"in its own kit, {RUN_FOLDER}/{model.run}/{out.name}/{PREDICTIONS_FILE}"
     return [replace(each, kept=kept) for each in done]
 
 
@@ -233,9 +231,6 @@ def predict_over_machines(
 
 def run_config(run: Path) -> Config:
     """The settings of a run folder: how tables are read and aligned."""
-    from fedmend.flow import CONFIG_FILE
-    from fedmend.flow.config import load_config
-
     file = run / CONFIG_FILE
     if not run.is_dir():
         beside = run.parent.iterdir() if run.parent.is_dir() else ()

@@ -7,7 +7,6 @@ party's own: its part and its table are here, and its partners listen elsewhere
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import threading
@@ -17,29 +16,40 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
+from fedmend._files import held
+from fedmend.data.schema import Schema
+from fedmend.deploy.party_file import (
+    ServeSettings,
+    load_party,
+    require_confirmed,
+    site_of,
+)
 from fedmend.errors import ConfigError, DataError, FedmendError, FedmendWarning
 from fedmend.federation import Site
 from fedmend.federation.engines.flare.host import LEDGER_FOLDER, Hello
 from fedmend.federation.ledger import Ledger
 from fedmend.federation.randomness import draw_secret
+from fedmend.flow.config import Config, PartySettings
 from fedmend.flow.new_rows import rows_of_records
-from fedmend.serve.answering import Answerer, Keeper, Served
+from fedmend.serve.answering import Answerer, Keeper
 from fedmend.serve.desk import Desk, Question
 from fedmend.serve.drift import Drift
 from fedmend.serve.engine import ServingEngine
-from fedmend.serve.models import KeptModel, chosen, name_of_class, read_manifest, schema_of
+from fedmend.serve.models import (
+    KeptModel,
+    chosen,
+    kept_in_kit,
+    name_of_class,
+    read_manifest,
+    schema_of,
+)
 from fedmend.serve.partner import PART, PEOPLE, QUOTA, SERVE, SOURCE
 from fedmend.serve.running import party_settings, predict_tables, require_parts, run_config
 from fedmend.serve.sources import People, Quota, people_of, source_of
-
-if TYPE_CHECKING:
-    from fedmend.data.schema import Schema
-    from fedmend.deploy.serve_settings import ServeSettings
-    from fedmend.flow.config import Config, PartySettings
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +62,24 @@ class OverQuota(FedmendError):
     """Somebody has asked about a person often enough for today."""
 
 
+class Families:
+    """Figures in the text form of Prometheus, in which the lines of a family stand together."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, list[str]] = {}
+
+    def add(self, family: str, value: object, part: str = "", **labels: str) -> None:
+        """family: name and type. part: of a histogram."""
+        told = ",".join(f'{name}="{each}"' for name, each in labels.items())
+        line = f"{family.split()[0]}{part}{{{told}}} {value}\n"
+        self._lines.setdefault(family, []).append(line)
+
+    def __str__(self) -> str:
+        return "".join(f"# TYPE {each}\n{''.join(lines)}" for each, lines in self._lines.items())
+
+
 class Metrics:
-    """Requests by outcome with their times, in the text form of Prometheus."""
+    """Requests by outcome with their times."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -71,33 +97,23 @@ class Metrics:
             self._rows[outcome] += len(used)
             self._absent.update(pair for each in absent for pair in each.items())
 
-    def lines(self, model: str) -> dict[str, list[str]]:
-        """By family, of one model."""
-        of = f'model="{model}"'
-        times: list[str] = []
+    def tell(self, into: Families, model: str) -> None:
+        times = "fedmend_request_seconds histogram"
         with self._lock:
             for outcome in sorted(self._sums):
-                labels = f'{of},outcome="{outcome}"'
-                for bound in (*BUCKETS, float("inf")):
-                    name = "+Inf" if bound == float("inf") else f"{bound:g}"
+                labels = {"model": model, "outcome": outcome}
+                for bound in BUCKETS:
                     count = self._counts[outcome, bound]
-                    times.append(f'fedmend_request_seconds_bucket{{{labels},le="{name}"}} {count}')
+                    into.add(times, count, "_bucket", **labels, le=f"{bound:g}")
                 total = self._counts[outcome, float("inf")]
-                times.append(f"fedmend_request_seconds_sum{{{labels}}} {self._sums[outcome]:.6f}")
-                times.append(f"fedmend_request_seconds_count{{{labels}}} {total}")
-            rows = [
-                f'fedmend_rows_total{{{of},outcome="{outcome}"}} {count}'
-                for outcome, count in sorted(self._rows.items())
-            ]
-            absent = [
-                f'fedmend_absent_total{{{of},partner="{partner}",reason="{reason}"}} {count}'
-                for (partner, reason), count in sorted(self._absent.items())
-            ]
-        return {
-            "fedmend_request_seconds histogram": times,
-            "fedmend_rows_total counter": rows,
-            "fedmend_absent_total counter": absent,
-        }
+                into.add(times, total, "_bucket", **labels, le="+Inf")
+                into.add(times, f"{self._sums[outcome]:.6f}", "_sum", **labels)
+                into.add(times, total, "_count", **labels)
+            for outcome, count in sorted(self._rows.items()):
+                into.add("fedmend_rows_total counter", count, model=model, outcome=outcome)
+            for (partner, reason), count in sorted(self._absent.items()):
+                labels = {"model": model, "partner": partner, "reason": reason}
+                into.add("fedmend_absent_total counter", count, **labels)
 
 
 class Service:
@@ -193,25 +209,19 @@ class Service:
                 partners[keeper.partner] = keeper.state
         return {"model": self.answerer.model.title, "partners": partners, "waiting": len(self.desk)}
 
-    def lines(self) -> dict[str, list[str]]:
-        """For Prometheus, by family. A share that a partner lacks is what to expect while it is
-        there: of the people here, those it does not know."""
-        of = f'model="{self.name}"'
-        present = self.answerer.present
-        up, lacks = "fedmend_partner_up", "fedmend_expected_absent_share"
-        found = self.metrics.lines(self.name)
-        found[f"{up} gauge"] = [
-            f'{up}{{{of},partner="{name}"}} {int(name in present)}'
-            for name in self.answerer.partners
-        ]
-        found[f"{lacks} gauge"] = [
-            f'{lacks}{{{of},partner="{name}"}} {share:.4f}'
-            for name, share in self.answerer.unknown_shares().items()
-        ]
-        found["fedmend_waiting gauge"] = [f"fedmend_waiting{{{of}}} {len(self.desk)}"]
+    def tell(self, into: Families) -> None:
+        """For Prometheus. A share that a partner lacks is what to expect while it is there: of the
+        people here, those it does not know."""
+        present, of = self.answerer.present, self.name
+        self.metrics.tell(into, of)
+        for name in self.answerer.partners:
+            into.add("fedmend_partner_up gauge", int(name in present), model=of, partner=name)
+        for name, share in self.answerer.unknown_shares().items():
+            lacks = "fedmend_expected_absent_share gauge"
+            into.add(lacks, f"{share:.4f}", model=of, partner=name)
+        into.add("fedmend_waiting gauge", len(self.desk), model=of)
         if (index := self.drift.index()) is not None:
-            found["fedmend_score_drift gauge"] = [f"fedmend_score_drift{{{of}}} {index:.4f}"]
-        return found
+            into.add("fedmend_score_drift gauge", f"{index:.4f}", model=of)
 
     def note(self, asker: str, outcome: str, seconds: float, rows: list[dict[str, Any]]) -> None:
         """Count a request, and write a line of it: who, how many, how long; no id, no answer."""
@@ -281,9 +291,6 @@ def open_kit(
     log: TextIO | None = None,
 ) -> Service:
     """The label party's own service: its part and table are in its kit, partners elsewhere."""
-    from fedmend.deploy.party_file import install_keys, load_party, require_confirmed
-    from fedmend.serve.commands import kept_in_kit
-
     file = load_party(kit)
     require_confirmed(file)
     folder = kept_in_kit(kit, file.name, run, method)
@@ -294,25 +301,23 @@ def open_kit(
             f"{file.name!r} does not decide in {folder.parent.name}/{folder.name}. Mend: 'fedmend "
             "party serve' here, and 'fedmend serve' at the label party"
         )
-    model = Served(name, manifest["method"], folder, file.name, folder.parent.name)
+    model = KeptModel(name, manifest["method"], folder, manifest, folder.parent.name)
     needed = [each for each in manifest["parties"] if each != file.name]
     addresses = {**file.serve.partners, **partners}
     _require_addresses(needed, addresses)
     schema = schema_of(folder)
     source = source_of(file, schema)
-    site = Site(
-        file.name,
-        {PEOPLE: source.table},
-        # This party asks itself; what it tells askers is for its quota to say.
-        policy=replace(file.policy.build(), predictions=None),
-        secret=draw_secret(),
-        device=file.device,
-        home=kit.resolve() / "runs" / model.run,
-        records=kit / "records",
-    )
-    install_keys(site, file)
+    # This party asks itself; what it tells askers is for its quota to say.
+    policy = replace(file.policy.build(), predictions=None)
+    people = {PEOPLE: source.table}
+    site = site_of(file, kit.resolve(), model.run, people, policy, secret=draw_secret())
     written = kit / LEDGER_FOLDER / f"{SERVE}-{model.run}-{folder.name}.jsonl"
-    lock = _alone_with(written)
+    # A chain is written by one, and partners answer one.
+    taken = (
+        f"another process answers with this model and writes {written.name}. Mend: end it, or "
+        "send it SIGHUP to change its model"
+    )
+    lock = held(written, taken)
     ledger = Ledger(written)
     ledger.remember = False
     engine = ServingEngine([site], needed, ledger)
@@ -331,21 +336,6 @@ def open_kit(
     service = Service(answerer, file, schema, file.serve, keepers, log, drift=True)
     service.lock = lock
     return service
-
-
-def _alone_with(ledger: Path) -> TextIO:
-    """Hold a ledger as long as this is open: a chain is written by one, and partners answer one."""
-    ledger.parent.mkdir(parents=True, exist_ok=True)
-    held = ledger.open("a", encoding="utf-8")
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        held.close()
-        raise ConfigError(
-            f"another process answers with this model and writes {ledger.name}. Mend: end it, or "
-            "send it SIGHUP to change its model"
-        ) from None
-    return held
 
 
 def _members(manifest: Mapping[str, Any]) -> list[str]:
@@ -383,8 +373,6 @@ class WholeRun:
 
     def service(self, log: TextIO | None = None) -> Service:
         """Everybody's tables are read, and aligned as the run says."""
-        from fedmend.deploy.serve_settings import ServeSettings
-
         model, label_party = self.model, self.model.label_party
         if model.horizontal or label_party is None:
             raise DataError(
@@ -404,9 +392,8 @@ class WholeRun:
         partners = [name for name in model.parties if name != label_party]
         engine = ServingEngine(sites, partners, Ledger())
         engine.ledger.remember = False
-        served = Served(model.name, model.title, model.folder, label_party, model.run)
         how = self.config.align.model_dump(exclude_none=True, include={"mode", "normalise"})
-        answerer = Answerer(served, sites[0], sources[label_party], engine, partners, how)
+        answerer = Answerer(model, sites[0], sources[label_party], engine, partners, how)
         for partner in partners:
             answerer.join(partner)
         schema = model.schema(label_party)

@@ -14,7 +14,6 @@ import hmac
 import json
 import logging
 import re
-import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -23,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from fedmend._json import plain
+from fedmend.deploy.party_file import load_party
 from fedmend.errors import ConfigError, DataError, FedmendError
 from fedmend.serve.desk import Busy
-from fedmend.serve.loopback import LoopbackHandler, LoopbackServer, serve_until_told
+from fedmend.serve.loopback import LoopbackHandler, LoopbackServer
 from fedmend.serve.openapi import document
 from fedmend.serve.service import (
     MAX_REQUEST_ROWS,
@@ -99,8 +99,6 @@ class PredictServer(LoopbackServer):
 
     def _chosen(self) -> str | None:
         """The model that party.toml names now."""
-        from fedmend.deploy.party_file import load_party
-
         return load_party(self._place).serve.model
 
     def choose_again(self) -> str:
@@ -179,7 +177,7 @@ class PredictServer(LoopbackServer):
             title = service.answerer.model.title
             return {"model": service.name, "method": title, **found}
         except FedmendError as error:
-            outcome = _outcome(error)
+            _, outcome = _outcome(error)
             raise
         finally:
             service.note(asker, outcome, time.perf_counter() - began, rows)
@@ -228,10 +226,13 @@ def _run_and_method(name: str) -> tuple[str, str]:
     return run, method
 
 
-def _outcome(error: FedmendError) -> str:
+def _outcome(error: FedmendError) -> tuple[HTTPStatus, str]:
+    """How a request ended that gets no answer: for who asked, and for the metrics."""
     if isinstance(error, Busy):
-        return "busy"
-    return "refused" if isinstance(error, OverQuota) else "invalid"
+        return HTTPStatus.SERVICE_UNAVAILABLE, "busy"
+    if isinstance(error, OverQuota):
+        return HTTPStatus.TOO_MANY_REQUESTS, "refused"
+    return HTTPStatus.UNPROCESSABLE_ENTITY, "invalid"
 
 
 def _ids(asked: dict[str, Any], usual: float) -> tuple[list[Any], float]:
@@ -298,42 +299,6 @@ def _is_cell(value: Any) -> bool:
     return not isinstance(value, (dict, list))
 
 
-def serve_run(
-    place: Path,
-    method: str | None,
-    port: int,
-    *,
-    run: str | None = None,
-    partners: Mapping[str, str] | None = None,
-    also: Sequence[str] = (),
-    shadow: str | None = None,
-    log: Path | None = None,
-) -> None:
-    """Serve until interrupted or told to end (SIGTERM); SIGHUP: party.toml says which model."""
-    import typer
-
-    def choose() -> None:
-        try:
-            typer.echo(f"{server.choose_again()} answers")
-        except FedmendError as error:  # the one before goes on
-            typer.echo(f"{server.service.name} goes on answering: {error}", err=True)
-
-    with PredictServer(
-        place, method, port, run=run, partners=partners, also=also, shadow=shadow, log=log
-    ) as server:
-        before = signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=choose).start())
-        try:
-            serve_until_told(
-                server,
-                lambda: typer.echo(
-                    f"{server.address} answers with {server.title} (Ctrl-C ends it)"
-                ),
-            )
-        finally:
-            signal.signal(signal.SIGHUP, before)
-        typer.echo("ended")
-
-
 class _Handler(LoopbackHandler):
     timeout = REQUEST_SECONDS
     # Connections stay open, and an answer leaves in one piece: no waiting for acknowledgements.
@@ -354,62 +319,52 @@ class _Handler(LoopbackHandler):
             pages[self.path]()
 
     def do_POST(self) -> None:
-        length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdigit()):
-            self.close_connection = True
-            self._send(HTTPStatus.LENGTH_REQUIRED, {"error": "Content-Length is missing"})
-        elif len(length) > len(str(MAX_REQUEST_BYTES)) or int(length) > MAX_REQUEST_BYTES:
-            self.close_connection = True
-            words = f"{length[:12]} bytes, at most {MAX_REQUEST_BYTES:,}"
-            self._send(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"error": words})
+        body, named = self.body(MAX_REQUEST_BYTES), MODEL_PATH.fullmatch(self.path)
+        if body is None or not self._is_for("/predict", *([self.path] if named else [])):
+            return
+        service = self.app.versions.find(named[1]) if named else None
+        if named and service is None:
+            self.refuse(HTTPStatus.NOT_FOUND, f"no model {named[1]!r} is served here")
         else:
-            body = self.rfile.read(int(length))
-            named = MODEL_PATH.fullmatch(self.path)
-            if not self._is_for("/predict", *([self.path] if named else [])):
-                return
-            service = self.app.versions.find(named[1]) if named else None
-            if named and service is None:
-                self._send(HTTPStatus.NOT_FOUND, {"error": f"no model {named[1]!r} is served here"})
-            else:
-                self._answer(body, service)
+            self._answer(body, service)
 
     def _answer(self, body: bytes, service: Service | None) -> None:
         asker = self.app.asker_of(self.headers.get("Authorization"))
         if asker is None:
             words = "no token of an asker that is known here. Mend: Authorization: Bearer …"
-            self._send(HTTPStatus.UNAUTHORIZED, {"error": words})
+            self.refuse(HTTPStatus.UNAUTHORIZED, words)
             return
         try:
             asked = json.loads(body)
         except (ValueError, RecursionError) as error:
-            self._send(HTTPStatus.BAD_REQUEST, {"error": f"this is no JSON: {error}"})
+            self.refuse(HTTPStatus.BAD_REQUEST, f"this is no JSON: {error}")
             return
         try:
             self._send(HTTPStatus.OK, self.app.predict(asked, asker, service))
-        except Busy as error:
-            self._send(HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(error)}, retry=True)
-        except OverQuota as error:
-            self._send(HTTPStatus.TOO_MANY_REQUESTS, {"error": str(error)})
         except FedmendError as error:
-            self._send(HTTPStatus.UNPROCESSABLE_ENTITY, {"error": str(error)})
+            self.refuse(_outcome(error)[0], str(error))
         except OSError as error:  # no answer leaves that the ledger does not know
             words = f"the ledger cannot be written: {error.strerror}. Mend: make room on its disk"
-            self._send(HTTPStatus.SERVICE_UNAVAILABLE, {"error": words}, retry=True)
+            self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, words)
         except Exception:
             logger.exception("a request could not be answered")
             words = "a fault in fedmend. Mend: its log says more"
-            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": words})
+            self.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, words)
 
     def _is_for(self, *paths: str) -> bool:
         # A page elsewhere could post from a form; whoever sends an origin is a page.
         if not self.is_from_here() or self.headers.get("Origin") is not None:
-            self._send(HTTPStatus.FORBIDDEN, {"error": "for this machine only"})
+            self.refuse(HTTPStatus.FORBIDDEN, "for this machine only")
             return False
         if self.path not in paths:
-            self._send(HTTPStatus.NOT_FOUND, {"error": "GET / or POST /predict"})
+            self.refuse(HTTPStatus.NOT_FOUND, "GET / or POST /predict")
             return False
         return True
 
-    def _send(self, status: HTTPStatus, content: Any, *, retry: bool = False) -> None:
+    def refuse(self, status: HTTPStatus, words: str) -> None:
+        self._send(status, {"error": words})
+
+    def _send(self, status: HTTPStatus, content: Any) -> None:
         text = json.dumps(plain(content), ensure_ascii=False)
-        self.send(text, "application/json", status, {"Retry-After": "1"} if retry else {})
+        again = {"Retry-After": "1"} if status is HTTPStatus.SERVICE_UNAVAILABLE else {}
+        self.send(text, "application/json", status, again)

@@ -10,21 +10,20 @@ import json
 import time
 import urllib.request
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from fedmend.data.schema import Schema
+from fedmend.data.sql import query_rows
 from fedmend.data.table import Excerpt, Table
+from fedmend.deploy.party_file import PartyFile
 from fedmend.errors import DataError, Refused
+from fedmend.flow.config import PartySettings
+from fedmend.flow.config.references import look_up
 from fedmend.flow.new_rows import read_rows, rows_of_records
-from fedmend.flow.reading import read_party
-
-if TYPE_CHECKING:
-    from fedmend.data.schema import Schema
-    from fedmend.deploy.party_file import PartyFile
-    from fedmend.flow.config import PartySettings
-    from fedmend.flow.reading import File
+from fedmend.flow.reading import File, read_party
 
 MAX_ANSWER_BYTES = 64_000_000
 URL_SECONDS = 10.0
@@ -90,9 +89,6 @@ class OnDemand(People):
     def _asked(self, ids: list[Any]) -> list[dict[Any, Any]]:
         how = self._file.serve
         if how.sql is not None:
-            from fedmend.data.sql import query_rows
-            from fedmend.flow.config.references import look_up
-
             place = look_up(str(self._file.uri), "uri")
             with place.as_written():
                 return query_rows(how.sql, ids, uri=place.text)
@@ -110,8 +106,6 @@ class OnDemand(People):
 
 def people_of(place: File, party: PartySettings, schema: Schema | None) -> Table:
     """The columns of everybody in a party's table, as the model knows them; no labels."""
-    from fedmend.flow.config.references import look_up
-
     if party.data is None:
         return read_party(place, party)[0].features
     where = look_up(party.data, "data")

@@ -15,7 +15,7 @@ from typing import Any
 
 from fedmend.errors import ConfigError, FedmendError
 from fedmend.serve.channel import MAX_OF_A_PARTY
-from fedmend.serve.service import Service, score_of
+from fedmend.serve.service import Families, Service, score_of
 
 logger = logging.getLogger(__name__)
 
@@ -64,18 +64,10 @@ class Shadow:
         self.changed += sum(one["prediction"] != other["prediction"] for one, other in pairs)
         self.difference += sum(abs(one - other) for one, other in scores)
 
-    def lines(self) -> dict[str, list[str]]:
-        of = f'{{model="{self.service.name}"}}'
-        return {
-            "fedmend_shadow_rows_total counter": [f"fedmend_shadow_rows_total{of} {self.rows}"],
-            "fedmend_shadow_changed_total counter": [
-                f"fedmend_shadow_changed_total{of} {self.changed}"
-            ],
-            "fedmend_shadow_difference_total counter": [
-                f"fedmend_shadow_difference_total{of} {self.difference:.6f}"
-            ],
-            "fedmend_shadow_left_total counter": [f"fedmend_shadow_left_total{of} {self.left}"],
-        }
+    def tell(self, into: Families) -> None:
+        counted = {"rows": self.rows, "changed": self.changed, "left": self.left}
+        for name, value in {**counted, "difference": f"{self.difference:.6f}"}.items():
+            into.add(f"fedmend_shadow_{name}_total counter", value, model=self.service.name)
 
     def close(self) -> None:
         self._jobs.put(None)
@@ -129,18 +121,13 @@ class Versions:
         return told
 
     def metrics_text(self) -> str:
-        """All of it for Prometheus, a family's lines together."""
-        families: dict[str, list[str]] = {}
-        told = [each.lines() for each in list(self._all.values())]  # one may be opened meanwhile
+        """All of it for Prometheus."""
+        families = Families()
+        for each in list(self._all.values()):  # one may be opened meanwhile
+            each.tell(families)
         if self.shadow is not None:
-            told.append(self.shadow.lines())
-        for each in told:
-            for family, lines in each.items():
-                families.setdefault(family, []).extend(lines)
-        return "".join(
-            f"# TYPE {family}\n" + "".join(f"{line}\n" for line in lines)
-            for family, lines in families.items()
-        )
+            self.shadow.tell(families)
+        return str(families)
 
     def close(self) -> None:
         if self.shadow is not None:

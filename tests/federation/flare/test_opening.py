@@ -9,7 +9,7 @@ pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
 import socket
 from pathlib import Path
 
-from fedmend.federation.engines.flare.engine import _Job, _Opening
+from fedmend.federation.engines.flare.engine import Opening, _Job
 
 
 class GoneServer:
@@ -27,7 +27,7 @@ class GoneServer:
 
 def test_the_login_is_closed_though_the_server_is_gone(tmp_path: Path) -> None:
     """FLARE's threads would keep the process alive for ever after its report was written."""
-    opening = _Opening(tmp_path, "r", 60.0, 5, None)
+    opening = Opening(tmp_path, "r", 60.0, 5, None)
     opening.admin = GoneServer()
     with socket.socket(socket.AF_UNIX) as ears:
         opening.jobs.append(_Job("bank", ears, id="1"))

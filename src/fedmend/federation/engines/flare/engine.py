@@ -6,8 +6,6 @@ To open one is to wait for the parties, submit their jobs, and take the relays' 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import itertools
 import json
 import logging
 import os
@@ -24,38 +22,32 @@ from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from fedmend._files import write_whole
+from fedmend._files import held, write_whole
 from fedmend.errors import (
     ConfigError,
     FedmendError,
     MissingExtra,
     PartyAbsent,
-    Refused,
     WireError,
 )
-from fedmend.federation import wire
-from fedmend.federation.engines import Call, by_kind, raise_first
-from fedmend.federation.engines.flare.host import FINISHED, Hello, session_name
-from fedmend.federation.engines.flare.kits import ADMIN, KEEP_JOBS, note_finished, to_forget
+from fedmend.federation.engines import Call, raise_first
+from fedmend.federation.engines.flare.host import FINISHED, Hello
+from fedmend.federation.engines.flare.kits import ADMIN, note_finished, to_forget
 from fedmend.federation.engines.flare.link import READY, Courier, Link
 from fedmend.federation.engines.flare.messages import (
-    error_measure,
-    part,
-    read_answer,
+    Conversation,
+    Pending,
     read_reply,
     request,
 )
 from fedmend.federation.ledger import (
     CLOSED,
     COORDINATOR,
-    ERROR,
     NOTHING,
-    REFUSED,
     REPRODUCIBLE,
     SESSION,
-    UNANSWERED,
     Ledger,
     read_entries,
 )
@@ -77,7 +69,14 @@ AFTER_REFUSAL_SECONDS = 10.0
 
 Answered = Callable[[str, bool, list[str]], None]
 """Told of a party's answer to hello: whether it takes part, and whose answers are awaited."""
-_Sent = tuple[int, Future[bytes]]  # under which number, and where its answer will be
+
+
+class _Sent(NamedTuple):
+    """A request on its way, and where its answer will be."""
+
+    party: str
+    asked: Pending
+    future: Future[bytes]
 
 
 class FlareEngine:
@@ -111,16 +110,14 @@ class FlareEngine:
         self._ended = ended
         self._closed = False
         self._courier = Courier(links, stall_seconds=stall_seconds)
-        self._numbers = {name: itertools.count(1) for name in self._names}
-        self._sessions: dict[str, bytes] = {}
+        self._talks = {party: Conversation(party, ledger) for party in links}
         try:
             self._say_hello(answered or (lambda party, yes, left: None))
         except BaseException as error:
             self.close(f"the run did not begin: {error}")
             raise
-        for party, session in self._sessions.items():
-            begun = f"{SESSION} {session_name(session)}"
-            ledger.record(COORDINATOR, party, SESSION, "control", NOTHING, note=begun)
+        for party, talk in self._talks.items():
+            talk.note_session()
             if hello.reproducible:
                 ledger.record(COORDINATOR, party, "run", "control", NOTHING, note=REPRODUCIBLE)
 
@@ -136,23 +133,19 @@ class FlareEngine:
     # ------------------------------------------------------------------ what a federation asks
 
     def start(self, party: str, worker: str, scope: str, params: dict[str, Any]) -> str:
-        call = f"{worker}.start"
-        message = {"worker": worker, "scope": scope, "params": params}
-        number = self._note_request(party, call, {"control": message})
-        future = self._send(party, "start", number, **message)
-        return str(self._settle(party, call, "control", (number, future)))
+        return str(self._settle(self._send(party, self._talk(party).start(worker, scope, params))))
 
     def call(self, call: Call) -> Any:
         return self.call_all([call])[0]
 
     def call_all(self, calls: list[Call]) -> list[Any]:
         """All requests leave before the first reply is awaited; errors wait for all to end."""
-        asked = [self._begin(call) for call in calls]
+        asked = [self._send(call.party, self._talk(call.party).call(call)) for call in calls]
         values: list[Any] = []
         errors: list[Exception] = []
-        for call, sent in zip(calls, asked, strict=True):
+        for sent in asked:
             try:
-                values.append(self._settle(call.party, call.name, call.exposure.kind, sent))
+                values.append(self._settle(sent))
             except FedmendError as error:
                 errors.append(error)
         # Who is gone explains more than who complains about it.
@@ -163,13 +156,14 @@ class FlareEngine:
         if party in self.absent or self._closed:
             return
         try:
-            self._value(party, "stop", self._send(party, "stop", handle=handle))
+            self._settle(self._send(party, self._talks[party].stop(handle)))
         except PartyAbsent as error:
             logger.warning("%s", error)
 
     def _copy_of(self, party: str) -> bytes:
         """A party's ledger as it lies in its kit, byte for byte: its chain is in it."""
-        copy = self._value(party, "ledger", self._send(party, "ledger"))
+        future = self._ask(party, self._talks[party].message("ledger"))
+        copy = read_reply(self._answer(party, "ledger", future), party, "ledger")
         if not isinstance(copy, bytes):
             raise WireError(
                 f"party {party!r} sent a {type(copy).__name__} as its ledger. "
@@ -187,9 +181,10 @@ class FlareEngine:
         gone = self.absent
         if gone and reason == FINISHED:
             reason = "; ".join(f"{party} {words}" for party, words in gone.items())
+        begun = [party for party, talk in self._talks.items() if talk.session]
         farewells = [
-            (party, self._send(party, "bye", reason=reason))
-            for party in self._sessions
+            (party, self._ask(party, self._talks[party].message("bye", reason=reason)))
+            for party in begun
             if party not in gone
         ]
         for party, future in farewells:
@@ -200,7 +195,7 @@ class FlareEngine:
         self._courier.close()
         if self._ended is not None:
             self._ended(reason)
-        for party in self._sessions:
+        for party in begun:
             self.ledger.record(COORDINATOR, party, SESSION, "control", NOTHING, note=CLOSED)
         self.ledger.close()
 
@@ -221,9 +216,7 @@ class FlareEngine:
     def _say_hello(self, answered: Answered) -> None:
         """Ask every party; its answer may take as long as its people do."""
         greeting = request("hello", **self.hello.to_wire())
-        left = {
-            party: self._courier.ask(party, greeting, self.call_timeout) for party in self._names
-        }
+        left = {party: self._ask(party, greeting) for party in self._names}
         refusals: dict[str, Exception] = {}
         while left:
             seconds = AFTER_REFUSAL_SECONDS if refusals else self.call_timeout + 30.0
@@ -232,71 +225,37 @@ class FlareEngine:
                 break
             for party in [each for each, future in left.items() if future in done] or [*left]:
                 future = left.pop(party)
+                hello = _Sent(party, Pending("hello", "control", 0, greeting, False), future)
                 try:
-                    self._take_session(party, future)
+                    self._talks[party].open(self._settle(hello))
                     answered(party, True, list(left))
                 except FedmendError as error:
                     refusals[party] = error
                     answered(party, False, list(left))
         raise_first([refusals[party] for party in self._names if party in refusals])
 
-    def _take_session(self, party: str, future: Future[bytes]) -> None:
-        answer = self._settle(party, "hello", "control", (0, future), noted=False)
-        if not isinstance(answer, dict):
-            raise WireError(f"party {party!r} answered hello with a {type(answer).__name__}")
-        self._sessions[party] = part({"op": "hello", **answer}, "session", bytes)
-
-    def _begin(self, call: Call) -> _Sent:
-        groups = by_kind(call.kwargs, call.exposure.takes)
-        number = self._note_request(call.party, call.name, groups)
-        content = {"handle": call.handle, "method": call.method, "kwargs": call.kwargs}
-        return number, self._send(call.party, "call", number, **content)
-
-    def _note_request(self, party: str, name: str, groups: Mapping[str, Any]) -> int:
-        """Write down what is about to be sent, by its kinds; the number of the message."""
-        if party not in self._names:
+    def _talk(self, party: str) -> Conversation:
+        if party not in self._talks:
             raise ConfigError(
                 f"there is no party {party!r}. Mend: name one of {', '.join(self._names)}"
             )
-        number = next(self._numbers[party])
-        for kind, group in groups.items():
-            self.ledger.record(COORDINATOR, party, name, kind, wire.measure(group), message=number)
-        return number
+        return self._talks[party]
 
-    def _send(
-        self, party: str, operation: str, number: int | None = None, **content: Any
-    ) -> Future[bytes]:
-        if number is None:
-            number = next(self._numbers[party])
-        message = request(operation, session=self._sessions[party], number=number, **content)
+    def _ask(self, party: str, message: bytes) -> Future[bytes]:
         return self._courier.ask(party, message, self.call_timeout)
 
-    def _settle(self, party: str, name: str, kind: str, sent: _Sent, *, noted: bool = True) -> Any:
+    def _send(self, party: str, asked: Pending) -> _Sent:
+        return _Sent(party, asked, self._ask(party, asked.message))
+
+    def _settle(self, sent: _Sent) -> Any:
         """The value of a reply, noted as it crossed; errors and silence are noted as well."""
-        number, future = sent
-
-        def note(kind: str, measure: wire.Measure, words: str = "", opens: str = "") -> None:
-            self.ledger.record(party, COORDINATOR, name, kind, measure, words, number, opens)
-
+        talk, asked = self._talks[sent.party], sent.asked
         try:
-            answer = self._answer(party, name, future)
+            answer = self._answer(sent.party, asked.name, sent.future)
         except PartyAbsent:
-            note(kind, NOTHING, UNANSWERED)
+            talk.unanswered(asked)
             raise
-        try:
-            value, opens = read_answer(answer, party, name)
-        except Refused:
-            note(kind, error_measure(answer), REFUSED)
-            raise
-        except FedmendError:
-            note("control", error_measure(answer), ERROR)
-            raise
-        if noted:
-            note(kind, wire.measure(value), opens=opens)
-        return value
-
-    def _value(self, party: str, name: str, future: Future[bytes]) -> Any:
-        return read_reply(self._answer(party, name, future), party, name)
+        return talk.settle(asked, answer)
 
     def _answer(self, party: str, name: str, future: Future[bytes]) -> bytes:
         try:
@@ -313,43 +272,6 @@ class FlareEngine:
 # ---------------------------------------------------------------- opening one
 
 Waiting = Callable[[list[str]], None]
-
-
-def open_engine(
-    admin: Path,
-    parties: Sequence[str],
-    hello: Hello,
-    *,
-    ledger: Ledger,
-    wait_seconds: float = 60.0,
-    call_timeout: float = 3600.0,
-    stall_seconds: float = 60.0,
-    keep_jobs: int = KEEP_JOBS,
-    waiting: Waiting | None = None,
-    answered: Answered | None = None,
-) -> FlareEngine:
-    """Start the parties' jobs and say hello to them.
-
-    admin: the coordinator's own kit. wait_seconds: for parties that are not connected yet, of whom
-    `waiting` is told, as `answered` is of who takes part. keep_jobs: how many finished runs leave
-    their jobs in the server's store.
-    """
-    opening = _Opening(admin, hello.run, wait_seconds, keep_jobs, waiting)
-    try:
-        return FlareEngine(
-            opening.links(parties),
-            hello,
-            ledger=ledger,
-            call_timeout=call_timeout,
-            stall_seconds=stall_seconds,
-            ended=opening.end,
-            answered=answered,
-        )
-    except BaseException as error:
-        opening.end(str(error))
-        raise
-    finally:
-        opening.tidy()
 
 
 def connected(admin: Path, wait_seconds: float) -> list[str]:
@@ -373,12 +295,15 @@ class _Job:
 
 
 @dataclass
-class _Opening:
+class Opening:
     """What is open while an engine is being opened, and what its end must close.
 
     Every party has a job of its own: FLARE aborts a job when a party of it dies, and the others
     must live to hear of it. For each job the coordinator's process listens on a socket file that
     only its user can open; the job's process at the server, on the same machine, connects to it.
+
+    kit: the coordinator's own. wait_seconds: for parties that are not connected yet, of whom
+    `waiting` is told. keep_jobs: how many finished runs leave their jobs in the server's store.
     """
 
     kit: Path
@@ -391,9 +316,21 @@ class _Opening:
     lock: TextIO | None = None
     admin: Any = None
 
+    def engine(self, parties: Sequence[str], hello: Hello, **how: Any) -> FlareEngine:
+        """Start the parties' jobs and say hello to them; `how` is the engine's."""
+        try:
+            return FlareEngine(self.links(parties), hello, ended=self.end, **how)
+        except BaseException as error:
+            self.end(str(error))
+            raise
+        finally:
+            self.tidy()
+
     def links(self, parties: Sequence[str]) -> dict[str, Link]:
         """A link to every party; jobs that do not start are tried again while there is time."""
-        self.lock = _lock(self.kit)
+        # One run at a time: whatever else is listed as running is then known to be stale.
+        taken = "another run uses these kits now. Mend: wait until it ends, or stop it"
+        self.lock = held(self.kit / LOCK_FILE, taken)
         self.admin = _login(self.kit, self.wait_seconds)
         deadline = time.monotonic() + self.wait_seconds
         self._clean_up()
@@ -536,19 +473,6 @@ def _greet(ears: socket.socket, party: str) -> Link | None:
         link.close()
         return None
     return link
-
-
-def _lock(kit: Path) -> TextIO:
-    """One run at a time: whatever else is listed as running is then known to be stale."""
-    file = (kit / LOCK_FILE).open("w")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise ConfigError(
-            "another run uses these kits now. Mend: wait until it ends, or stop it"
-        ) from None
-    return file
 
 
 def _login(kit: Path, wait_seconds: float) -> Admin:

@@ -9,7 +9,6 @@ works and what does not tells something of the rows.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import re
 import secrets
@@ -34,6 +33,7 @@ from fedmend.federation.engines.flare.messages import (
     part,
     read_request,
     reply,
+    session_name,
 )
 from fedmend.federation.ledger import (
     COORDINATOR,
@@ -340,11 +340,6 @@ class PartyHost:
                 self.close("the coordinator was lost")
                 if self._lost is not None:
                     self._lost()
-
-
-def session_name(session: bytes) -> str:
-    """By which both ledgers call a session, whose own bytes are a secret."""
-    return hashlib.sha256(b"fedmend session" + session).hexdigest()[:12]
 
 
 @dataclass

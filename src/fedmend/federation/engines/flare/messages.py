@@ -8,12 +8,25 @@ somebody else's code raised over a party's rows.
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+import itertools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from fedmend.errors import DataError, FedmendError, PartyFailed, Refused, WireError
 from fedmend.federation import wire
+from fedmend.federation.engines import Call, by_kind
 from fedmend.federation.engines.flare.events import printable
 from fedmend.federation.kinds import KINDS
+from fedmend.federation.ledger import (
+    COORDINATOR,
+    ERROR,
+    NOTHING,
+    REFUSED,
+    SESSION,
+    UNANSWERED,
+    Ledger,
+)
 from fedmend.federation.policy import Policy
 
 OPERATIONS = ("hello", "start", "call", "stop", "ping", "ledger", "bye")
@@ -82,6 +95,102 @@ def read_answer(message: bytes, party: str, call: str) -> tuple[Any, str]:
     if isinstance(content, dict) and isinstance(content.get("error"), dict):
         raise rebuild(content["error"], party, call)
     raise WireError(f"party {party!r} answered {call} with something that is no reply")
+
+
+# ---------------------------------------------------------------- who asks
+
+
+class Pending(NamedTuple):
+    """A request, and how the ledger names what comes back.
+
+    noted: whether its value is a crossing; an error always is.
+    """
+
+    name: str
+    kind: str
+    number: int
+    message: bytes
+    noted: bool = True
+
+
+class Conversation:
+    """The asking side of a session with one party: numbers what it sends, and notes what crosses.
+
+    How messages get there and back is the engine's.
+    """
+
+    def __init__(self, party: str, ledger: Ledger) -> None:
+        self.party = party
+        self.ledger = ledger
+        self.session = b""
+        """The party's secret for it; empty before its answer to hello."""
+        self._numbers = itertools.count(1)
+
+    def open(self, said: Any) -> None:
+        """Take what the party answered to hello."""
+        if not isinstance(said, dict):
+            raise WireError(f"party {self.party!r} answered hello with a {type(said).__name__}")
+        self.session = part({"op": "hello", **said}, "session", bytes)
+
+    def note_session(self) -> None:
+        begun = f"{SESSION} {session_name(self.session)}"
+        self.ledger.record(COORDINATOR, self.party, SESSION, "control", NOTHING, note=begun)
+
+    def message(self, operation: str, number: int | None = None, **content: Any) -> bytes:
+        """A request that is no crossing of its own."""
+        number = next(self._numbers) if number is None else number
+        return request(operation, session=self.session, number=number, **content)
+
+    def start(self, worker: str, scope: str, params: dict[str, Any]) -> Pending:
+        message = {"worker": worker, "scope": scope, "params": params}
+        return self._pending("start", f"{worker}.start", "control", {"control": message}, message)
+
+    def call(self, call: Call) -> Pending:
+        groups = by_kind(call.kwargs, call.exposure.takes)
+        content = {"handle": call.handle, "method": call.method, "kwargs": call.kwargs}
+        return self._pending("call", call.name, call.exposure.kind, groups, content)
+
+    def stop(self, handle: str) -> Pending:
+        number = next(self._numbers)
+        message = self.message("stop", number, handle=handle)
+        return Pending("stop", "control", number, message, noted=False)
+
+    def _pending(
+        self, operation: str, name: str, kind: str, groups: Mapping[str, Any], content: Any
+    ) -> Pending:
+        """Write down what is about to be sent, by its kinds."""
+        number = next(self._numbers)
+        for each, group in groups.items():
+            size = wire.measure(group)
+            self.ledger.record(COORDINATOR, self.party, name, each, size, message=number)
+        return Pending(name, kind, number, self.message(operation, number, **content))
+
+    def settle(self, asked: Pending, answer: bytes) -> Any:
+        """The value of a reply, noted as it crossed; an error is noted as well, and raised."""
+        try:
+            value, opens = read_answer(answer, self.party, asked.name)
+        except FedmendError as error:
+            refused = isinstance(error, Refused)
+            kind, note = (asked.kind, REFUSED) if refused else ("control", ERROR)
+            self._note(asked, kind, error_measure(answer), note)
+            raise
+        if asked.noted:
+            self._note(asked, asked.kind, wire.measure(value), opens=opens)
+        return value
+
+    def unanswered(self, asked: Pending) -> None:
+        self._note(asked, asked.kind, NOTHING, UNANSWERED)
+
+    def _note(
+        self, asked: Pending, kind: str, size: wire.Measure, note: str = "", opens: str = ""
+    ) -> None:
+        name, number = asked.name, asked.number
+        self.ledger.record(self.party, COORDINATOR, name, kind, size, note, number, opens)
+
+
+def session_name(session: bytes) -> str:
+    """By which both ledgers call a session, whose own bytes are a secret."""
+    return hashlib.sha256(b"fedmend session" + session).hexdigest()[:12]
 
 
 # ---------------------------------------------------------------- errors
@@ -161,8 +270,7 @@ def rebuild(content: dict[str, Any], party: str, call: str) -> FedmendError:
     Exception.__init__(error, text)
     if isinstance(error, PartyFailed):
         error.call = call
-    if isinstance(error, (PartyFailed, Refused)):
-        error.party = party
+    error.party = party  # type: ignore[attr-defined]
     return error
 
 
