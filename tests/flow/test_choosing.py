@@ -8,11 +8,12 @@ import pytest
 import fedmend as fm
 from fedmend.errors import ConfigError
 from fedmend.flow import execute, plan_of
-from fedmend.flow.choosing import Contest, candidates_of, main_metric, simplest
+from fedmend.flow.choosing import Contest, candidates_of, simplest
 from fedmend.flow.config import load_config
 from fedmend.flow.config.settings import AutoSettings
 from fedmend.flow.live import Listener
 from fedmend.flow.scoring import Reference
+from fedmend.report.record import main_metric
 
 from .conftest import Stopping
 

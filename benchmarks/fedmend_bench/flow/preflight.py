@@ -187,7 +187,7 @@ def _noise(scores: dict[int, list[float]], now: int) -> float:
 
 def _cost_row(cell: Cell) -> dict[str, Any]:
     fed, method = _scene(cell)
-    facts = costs.facts_of(fed, horizontal=cell.method in HORIZONTAL)
+    facts = facts_of(fed, horizontal=cell.method in HORIZONTAL)
     foretold = registry.estimate(cell.method, facts)
     # Processor time of this one thread: what it takes where nothing else runs.
     crossed, began = fed.ledger.total_bytes(), time.process_time()
@@ -266,3 +266,14 @@ def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
 
 def _times(ratio: float) -> float:
     return max(ratio, 1 / ratio)
+
+
+def facts_of(fed: Federation, *, horizontal: bool = False) -> costs.Facts:
+    """From what the parties tell of their tables anyway."""
+    roster = fed.roster
+    return costs.Facts(
+        {name: int(each["rows"]) for name, each in roster.items()},
+        {name: int(each["features"]) for name, each in roster.items()},
+        tuple(name for name, each in roster.items() if each["labelled"]),
+        None if horizontal or not fed.is_aligned else fed.alignment.aligned,
+    )

@@ -29,6 +29,7 @@ from fedmend.federation import COORDINATOR
 from fedmend.methods.boosting.bins import CutTable
 from fedmend.methods.boosting.secureboost import ActiveTrees, OwnColumns
 from fedmend.secure.histogram_product import HALF, BinsSide, Helper, NumbersSide
+from fedmend.split.parts import part_of
 
 ROWS_A_NUMBER = 2 * HALF
 """Each half of a number has room for as many powers of two as it has bits."""
@@ -82,7 +83,7 @@ class ColumnsFromTrees(_TreeAttack):
         )
         found = []
         for party, told in self.sides.items():
-            state = context.site(party).state[f"{self.trees.model}:columns"]
+            state = part_of(context.site(party), self.trees.model)
             table = CutTable(state.layouts)
             codes = state.codes(context.table(party))
             some = context.rng(f"trees {party}").permutation(opened)[: context.budget.most_rows]
@@ -169,7 +170,7 @@ class LabelsFromCuts(_TreeAttack, LabelsFromBottom):
     def without(self, context: Context, party: str) -> np.ndarray:
         """Its columns, and the sides of all cuts that it could be asked for."""
         assert self.trees is not None
-        own = context.site(party).state[f"{self.trees.model}:columns"]
+        own = part_of(context.site(party), self.trees.model)
         table, codes = CutTable(own.layouts), own.codes(context.table(party))
         sides = np.stack([table.goes_left(cut, codes) for cut in range(len(table))], 1)
         return np.concatenate([context.columns(party), standardised(sides)], 1)

@@ -13,24 +13,22 @@ import logging
 import math
 import statistics
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scipy.stats import t as student
 
-from fedmend.errors import ConfigError, FedmendError, FedmendWarning, Refused
+from fedmend.errors import Refused
 from fedmend.federation import Federation
-from fedmend.flow.config.settings import COMPLETED, AutoSettings
+from fedmend.flow.config.settings import AutoSettings
+from fedmend.flow.live import Listener
 from fedmend.flow.scoring import Reference, measure
+from fedmend.methods.auto.auto import Candidate, none_able
 from fedmend.methods.auto.folds import fold, forget
 from fedmend.methods.registry import METHODS, make
 from fedmend.report.amounts import pretty, score_text
-from fedmend.report.record import better_is_higher
-
-if TYPE_CHECKING:
-    from fedmend.flow.live import Listener
+from fedmend.report.record import better_is_higher, main_metric
 
 logger = logging.getLogger(__name__)
 
@@ -45,19 +43,11 @@ _UNJUDGED = (
 
 
 @dataclass
-class Candidate:
-    """A method, perhaps with the completed rows, and how it did in each fold."""
+class Judged(Candidate):
+    """A candidate, and how it did in each fold."""
 
-    name: str
-    completed: bool = False
     scores: list[dict[str, float]] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
-    seconds: float = 0.0
-    skipped: str = ""
-
-    @property
-    def title(self) -> str:
-        return METHODS[self.name].class_name + COMPLETED * self.completed
 
     def to_dict(self, folds: int, chosen: bool) -> dict[str, Any]:
         """The JSON form, over the folds that all have."""
@@ -80,14 +70,14 @@ class Candidate:
 
 def candidates_of(
     fed: Federation, how: AutoSettings, *, horizontal: bool, completed: bool
-) -> list[Candidate]:
+) -> list[Judged]:
     """The methods worth trying here, the cheapest first."""
     torn = fed.is_aligned and any(fed.alignment.unaligned.values())
     found = []
     for name in how.names(horizontal=horizontal, several=not horizontal, torn=torn):
-        found.append(Candidate(name))
+        found.append(Judged(name))
         if completed and METHODS[name].partners:
-            found.append(Candidate(name, completed=True))
+            found.append(Judged(name, completed=True))
     return found
 
 
@@ -110,7 +100,7 @@ class Contest:
     listener: Listener
     metric: str = ""
 
-    def run(self, candidates: list[Candidate]) -> dict[str, Any]:
+    def run(self, candidates: list[Judged]) -> dict[str, Any]:
         """The candidate that does best on held-out rows and why, as the record has it."""
         began = time.perf_counter()
         self.listener.stage("Choosing a method by cross-validation")
@@ -131,11 +121,7 @@ class Contest:
             best, folds, why = trained[0], 0, [_UNJUDGED.format(trained[0].title)]
             self.metric = (self.metrics or ["accuracy"])[0]
         elif not able:
-            told = "; ".join(f"{each.title}: {each.skipped}" for each in candidates)
-            raise ConfigError(
-                f'method "auto" found no method that can be trained here ({told}). '
-                "Mend: what these say, or name a method"
-            )
+            raise none_able(candidates)
         else:
             folds = min(len(each.scores) for each in able)
             scores = [some for each in able for some in each.scores[:folds]]
@@ -156,7 +142,7 @@ class Contest:
             "chosen": best.title,
         }
 
-    def _chosen(self, able: list[Candidate], folds: int) -> Candidate:
+    def _chosen(self, able: list[Judged], folds: int) -> Judged:
         sign = 1 if better_is_higher(self.metric) else -1
         values = [[sign * value for value in each.values[:folds]] for each in able]
         return able[simplest(values, beyond_chance=self.horizontal)]
@@ -171,7 +157,7 @@ class Contest:
             return sum(int(facts["rows"]) for facts in fed.roster.values())
         return fed.alignment.aligned
 
-    def _one_fold(self, number: int, candidates: list[Candidate]) -> None:
+    def _one_fold(self, number: int, candidates: list[Judged]) -> None:
         """Train and score every candidate on one fold."""
         made: dict[bool, tuple[Federation, Federation]] = {}
         for at, candidate in enumerate(candidates):
@@ -192,34 +178,26 @@ class Contest:
                     # A client too small to be cut into folds is no reason not to train with it.
                     logger.warning("methods are not compared: %s", refused)
                     return
-            train, held = made[candidate.completed]
-            began = time.perf_counter()
-            try:
-                scores = self._score(candidate, train, held)
-            except FedmendError as error:
-                candidate.skipped = str(error)
-                logger.warning("%s cannot be trained here: %s", candidate.title, error)
+            with candidate.tried():
+                scores = self._score(candidate, *made[candidate.completed])
+                if scores:
+                    candidate.scores.append(scores)
+            if candidate.skipped:
                 continue
-            candidate.seconds += time.perf_counter() - began
-            if scores:
-                candidate.scores.append(scores)
             done = number * len(candidates) + at + 1
             total = self.how.folds * len(candidates)
             self.listener.progress(f"fold {number + 1}", done, total)
         for each in made.values():
             forget(*each)
 
-    def _score(self, candidate: Candidate, train: Federation, held: Federation) -> dict[str, float]:
+    def _score(self, candidate: Judged, train: Federation, held: Federation) -> dict[str, float]:
         estimator = make(candidate.name, self.how.params_of(candidate.name), self.seed)
-        with warnings.catch_warnings():
-            # What a part of the rows gives reason to is told when all of them are trained on.
-            warnings.simplefilter("ignore", FedmendWarning)
-            estimator.fit(train)
-            if self.horizontal:
-                return dict(estimator.judge(held))
-            return measure(estimator, held, self.reference)
+        estimator.fit(train)
+        if self.horizontal:
+            return dict(estimator.judge(held))
+        return measure(estimator, held, self.reference)
 
-    def _why(self, best: Candidate, able: list[Candidate], folds: int, rows: int) -> list[str]:
+    def _why(self, best: Judged, able: list[Judged], folds: int, rows: int) -> list[str]:
         """The choice in words."""
         mean = {id(each): statistics.fmean(each.values[:folds]) for each in able}
         what = "rows of all parties" if self.horizontal else "rows known to all parties"
@@ -273,18 +251,3 @@ def simplest(values: Sequence[Sequence[float]], *, beyond_chance: bool) -> int:
         if statistics.fmean(behind) <= limit:
             return number
     raise AssertionError("the best is not ahead of itself")
-
-
-def main_metric(metrics: list[str], scores: Sequence[Mapping[str, float | None]]) -> str:
-    """The metric that decides: the first asked for, else the first usual one, that all scores have.
-
-    An AUC cannot be told of rows among which a class is absent.
-    """
-    usual = [name for name in ("auc", "accuracy", "rmse") if name in scores[0]]
-    names = [*metrics, *usual] or list(scores[0])
-    told = (name for name in names if all(_is_number(each.get(name)) for each in scores))
-    return next(told, names[0])
-
-
-def _is_number(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)

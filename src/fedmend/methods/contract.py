@@ -12,8 +12,11 @@ not, stands in its record (`fedmend.methods.registry`).
 from __future__ import annotations
 
 import os
+import secrets
+import tempfile
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -21,11 +24,9 @@ import pandas as pd
 from fedmend._parameters import Parameters
 from fedmend._suggest import did_you_mean
 from fedmend.data.encode import as_written
-from fedmend.errors import ConfigError
+from fedmend.errors import ConfigError, NotFitted
+from fedmend.federation import Federation
 from fedmend.learn.metrics import expected_error
-
-if TYPE_CHECKING:
-    from fedmend.federation import Federation
 
 
 class Estimator(Parameters):
@@ -46,6 +47,7 @@ class Estimator(Parameters):
     horizontal: ClassVar[bool] = False
     evidential: ClassVar[bool] = False
     takes_reference: ClassVar[bool] = False
+    fed_: Federation
     privacy_: Any = None
     expertise_: dict[str, Any] | None = None
     choice_: dict[str, Any] | None = None
@@ -79,6 +81,28 @@ class Estimator(Parameters):
     def evidence_report(self, fed: Federation) -> dict[str, Any]:
         """Who carried its decisions and how far each source is trusted, where it knows."""
         return {}
+
+    def to(self, fed: Federation) -> Self:
+        """The same model at the parties of another federation, its parts at those of like names."""
+        # Parties with a home keep their parts there, under this name: it must be nobody else's.
+        name = f"moved-{secrets.token_hex(6)}"
+        with tempfile.TemporaryDirectory(prefix="fedmend-") as folder:
+            self.save(Path(folder) / name)  # type: ignore[attr-defined]
+            return type(self).load(Path(folder) / name, fed)  # type: ignore[attr-defined]
+
+    def _require_fit(self) -> None:
+        if not hasattr(self, "fed_"):
+            raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
+
+    def _require_at(self, fed: Federation) -> None:
+        """That it is fitted, and at the parties of this federation."""
+        self._require_fit()
+        if fed.engine is not self.fed_.engine:
+            raise ConfigError(
+                "the model's parts are at the parties of another federation. "
+                "Mend: model.to(fed), or give the rows as a further table of the same parties: "
+                "Party(name, table, test=…) and fed.on('test')"
+            )
 
     @classmethod
     def _unfitted(cls, saved: Mapping[str, Any], path: str | os.PathLike[str]) -> Self:

@@ -12,10 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from fedmend.federation import Federation
 
 EPOCH_ROWS = 1280
 """An epoch of a network has at least 20 batches of 64 rows."""
@@ -180,17 +176,6 @@ class Cost:
 
 ALIGN = Rate(0.1, 0.2, 2_000, 48)
 """Of finding the common rows; the rates of methods stand in their records."""
-
-
-def facts_of(fed: Federation, *, horizontal: bool = False) -> Facts:
-    """From what the parties tell of their tables anyway."""
-    roster = fed.roster
-    return Facts(
-        {name: int(each["rows"]) for name, each in roster.items()},
-        {name: int(each["features"]) for name, each in roster.items()},
-        tuple(name for name, each in roster.items() if each["labelled"]),
-        None if horizontal or not fed.is_aligned else fed.alignment.aligned,
-    )
 
 
 def cost_of(rate: Rate, amount: int, sent: int | None = None) -> Cost:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import secrets
-import tempfile
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+import pandas as pd
 
 from fedmend._parameters import Rules, parameters, wrong_values
-from fedmend.errors import ConfigError, DataError, NotFitted, Refused
+from fedmend.errors import ConfigError, DataError, Refused
 from fedmend.federation import Federation, require_federation
 from fedmend.learn.metrics import expected_error
 from fedmend.methods.contract import Estimator, frame_of
@@ -21,9 +20,6 @@ from fedmend.split.config import SplitConfig
 from fedmend.split.features import ALIGNED, ALL, among, is_known
 from fedmend.split.parts import MANIFEST, read_json, write_json
 from fedmend.split.training import Progress, SplitNetwork
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 EPOCH_STEPS = 20
 """The least steps of an epoch: a few hundred rows are gone through several times in one, so that a
@@ -130,12 +126,7 @@ class NetworkEstimator(Estimator):
     ) -> tuple[SplitNetwork, list[list[object]], bool]:
         self._require_fit()
         require_federation(fed)
-        if fed.engine is not self.fed_.engine:
-            raise ConfigError(
-                "the model's parts are at the parties of another federation. "
-                "Mend: model.to(fed), or give the rows as a further table of the same parties: "
-                "Party(name, table, test=…) and fed.on('test')"
-            )
+        self._require_at(fed)
         if rows is None:
             rows = ALIGNED if fed.is_aligned else ALL
         if rows in self.network_.parties:
@@ -149,10 +140,6 @@ class NetworkEstimator(Estimator):
                 f"got rows={rows!r}. Mend: one of these"
             )
         return self.network_, self._all_rows(fed), True
-
-    def _require_fit(self) -> None:
-        if not hasattr(self, "network_"):
-            raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
 
     def _all_rows(self, fed: Federation) -> list[list[object]]:
         """All rows of the label party, as segments; alone it knows all of them."""
@@ -259,15 +246,7 @@ class NetworkEstimator(Estimator):
         model._load_more(Path(path), saved)
         return model
 
-    def to(self, fed: Federation) -> Self:
-        """The same model with its parts at the like-named parties of another federation."""
-        # Parties with a home keep their parts there, under this name: it must be nobody else's.
-        name = f"moved-{secrets.token_hex(6)}"
-        with tempfile.TemporaryDirectory(prefix="fedmend-") as folder:
-            self.save(Path(folder) / name)
-            return type(self).load(Path(folder) / name, fed)
-
-    def _saved_network(self, fed: Federation, saved: dict[str, Any]) -> SplitNetwork:
+    def _saved_network(self, fed: Federation, saved: dict[str, Any]) -> Any:
         """The network without weights, as the manifest has it."""
         raise NotImplementedError(f"{type(self).__name__} keeps no network")
 
@@ -276,6 +255,49 @@ class LabelledEstimator(NetworkEstimator):
     """A model of the labels of one party, which judges it."""
 
     label_party: str | None
+    _trains_on: ClassVar[str] = "aligned"
+    """Which rows: "aligned", also the label party's others ("labelled"), or "all" parties'."""
+
+    def fit(
+        self,
+        fed: Federation,
+        *,
+        progress: Progress | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+    ) -> Self:
+        """Train on the federation's rows. `progress(stage, done, total, metrics)` is told.
+
+        checkpoint: a folder in which is kept, now and then, what it takes to go on; resume: go on
+        from there, if there is something.
+        """
+        require_federation(fed)
+        self.require_types()
+        self._check()
+        label_party = self._label_party(fed)
+        network = self._make_network(fed, self._parties(fed, label_party), label_party)
+        network.fit(
+            self._training_rows(fed, label_party),
+            progress=progress,
+            checkpoint=checkpoint,
+            resume=resume,
+        )
+        self._adopt(fed, network)
+        return self
+
+    def _make_network(self, fed: Federation, parties: list[str], label_party: str) -> Any:
+        """What is trained, without weights yet."""
+        raise NotImplementedError(f"{type(self).__name__} trains no network")
+
+    def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
+        names = [] if self._trains_on == "aligned" else [label_party]
+        if self._trains_on == "all":
+            names += [each for each in self._parties(fed, label_party) if each != label_party]
+        own = ([name, fed.alignment.unaligned[name]] for name in names)
+        return [[ALIGNED, fed.alignment.aligned], *own]
+
+    def _saved_network(self, fed: Federation, saved: dict[str, Any]) -> Any:
+        return self._make_network(fed, saved["parties"], saved["label_party"])
 
     def _label_party(self, fed: Federation) -> str:
         label_party = self.label_party or fed.label_party
@@ -391,40 +413,18 @@ class SplitEstimator(LabelledEstimator):
     label_dp: float | None = None
 
     _network_type: ClassVar[type[SplitNetwork]] = SplitNetwork
-    _trains_on: ClassVar[str] = "aligned"
-    """Which rows: "aligned", also the label party's others ("labelled"), or "all" parties'."""
     _rules: ClassVar[Rules] = {}
     """What the method's own parameters must be; those of all split networks: `SplitConfig`."""
 
-    # ------------------------------------------------------------------ fitting
-
-    def fit(
+    def _make_network(
         self,
         fed: Federation,
-        *,
-        progress: Progress | None = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        resume: bool = False,
-    ) -> Self:
-        """Train on the federation's rows. `progress(stage, done, total, metrics)` is told."""
-        require_federation(fed)
-        self.require_types()
-        config = self._config()
-        label_party = self._label_party(fed)
-        network = self._make_network(fed, self._parties(fed, label_party), label_party, config)
-        network.fit(
-            self._training_rows(fed, label_party),
-            progress=progress,
-            checkpoint=checkpoint,
-            resume=resume,
-        )
-        self._adopt(fed, network)
-        return self
-
-    def _make_network(
-        self, fed: Federation, parties: list[str], label_party: str, config: SplitConfig
+        parties: list[str],
+        label_party: str,
+        config: SplitConfig | None = None,
     ) -> SplitNetwork:
-        return self._network_type(fed, parties=parties, label_party=label_party, config=config)
+        how = config or self._config()
+        return self._network_type(fed, parties=parties, label_party=label_party, config=how)
 
     def _check(self) -> None:
         self._config()
@@ -449,13 +449,3 @@ class SplitEstimator(LabelledEstimator):
     def _options(self) -> dict[str, Any]:
         """What the method's own workers and network are told besides, as wire values."""
         return {}
-
-    def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
-        names = [] if self._trains_on == "aligned" else [label_party]
-        if self._trains_on == "all":
-            names += [each for each in self._parties(fed, label_party) if each != label_party]
-        own = ([name, fed.alignment.unaligned[name]] for name in names)
-        return [[ALIGNED, fed.alignment.aligned], *own]
-
-    def _saved_network(self, fed: Federation, saved: dict[str, Any]) -> SplitNetwork:
-        return self._make_network(fed, saved["parties"], saved["label_party"], self._config())

@@ -257,6 +257,17 @@ def better_is_higher(metric: str) -> bool:
     return not any(word in metric.lower() for word in _LESS_IS_BETTER)
 
 
+def main_metric(metrics: list[str], scores: Sequence[Mapping[str, float | None]]) -> str:
+    """The metric that decides: the first asked for, else the first usual one, that all scores have.
+
+    An AUC cannot be told of rows among which a class is absent.
+    """
+    usual = [name for name in ("auc", "accuracy", "rmse") if name in scores[0]]
+    names = [*metrics, *usual] or list(scores[0])
+    told = (name for name in names if all(_is_number(each.get(name)) for each in scores))
+    return next(told, names[0])
+
+
 def versions() -> dict[str, str]:
     """The versions that shaped the result."""
     found = {"fedmend": __version__, "python": platform.python_version()}

@@ -149,6 +149,10 @@ def new_part(site: Site, model: str, kind: type[Part] = Part) -> Any:
     return parts.setdefault(model, kind())
 
 
+def keep_part(site: Site, model: str, part: Any) -> None:
+    site.state.setdefault("parts", {})[model] = part
+
+
 def file_of(site: Site, path: str, member: str = "") -> Path:
     """Where a party keeps its part of the model `path`, or of one member of it (a plain word)."""
     if member and not re.fullmatch(r"[a-z0-9-]{1,64}", member):
@@ -160,13 +164,13 @@ def save_part(site: Site, model: str, path: str, member: str = "") -> None:
     write_file(file_of(site, path, member), part_of(site, model).to_wire())
 
 
-def load_part(site: Site, model: str, path: str, kind: type[Part] = Part, member: str = "") -> None:
+def load_part(site: Site, model: str, path: str, kind: type[Any] = Part, member: str = "") -> None:
     saved = read_file(file_of(site, path, member), site.name)
     if kind.mark not in saved:
         raise DataError(
             f"{path} holds another kind of model", party=site.name, mend="load it with its method"
         )
-    site.state.setdefault("parts", {})[model] = kind.from_wire(saved)
+    keep_part(site, model, kind.from_wire(saved))
 
 
 # ---------------------------------------------------------------------------------- own models

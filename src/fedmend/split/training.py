@@ -401,7 +401,32 @@ def collapse_in_words(collapsed: Sequence[bool]) -> list[str]:
 
 
 class Judged:
-    """A model of several parties whose outputs are at the label party: what is asked of them."""
+    """A model of several parties whose outputs are at the label party: what is asked of them.
+
+    model: under which name the parties keep their parts. privacy: under label_dp ε, how often
+    labels are reported as they are, and the ε spent so far. notes: what happened in the training
+    that people should know, as sentences.
+    """
+
+    parties: Sequence[str]
+
+    def __init__(self, fed: Federation, label_party: Any, model: str) -> None:
+        self.fed = fed
+        self.label_party = label_party
+        self.model = model
+        self.task = ""
+        self.classes: list[Any] = []
+        self.history: list[dict[str, float]] = []
+        self.best_epoch = 0
+        self.privacy: dict[str, Any] | None = None
+        self.notes: list[str] = []
+
+    @property
+    def passive(self) -> list[str]:
+        return [name for name in self.parties if name != self.label_party]
+
+    def take_about(self, about: Mapping[str, Any]) -> None:
+        self.task, self.classes = about["task"], about["classes"]
 
     def judged(self, fed: Federation, segments: Segments) -> AbstractContextManager[Any]:
         """The label party's worker, which has collected the outputs of all of these rows."""
@@ -443,8 +468,6 @@ class SplitNetwork(Judged):
     party itself as long as it is there, or the top's "own" business where it can do without.
     has_imputed: whether the top has learnt them. folder: where parties without a home keep what
     belongs to this training.
-    privacy: under label_dp ε, how often labels are reported as they are, and the ε spent so far.
-    notes: what happened in the training that people should know, as sentences.
     """
 
     imputes: ClassVar[str] = "learnt"
@@ -467,28 +490,16 @@ class SplitNetwork(Judged):
         if server is not None and config.seal:
             raise ConfigError(CANNOT_SEAL)
         check_names(parties)
-        self.fed = fed
+        super().__init__(fed, label_party, model or f"split-{secrets.token_hex(6)}")
         self.parties = parties
-        self.label_party = label_party
         self.server = server
         self.config = config
-        self.model = model or f"split-{secrets.token_hex(6)}"
-        self.task = ""
-        self.classes: list[Any] = []
-        self.history: list[dict[str, float]] = []
-        self.best_epoch = 0
         self.has_imputed = False
         self.progress: Progress | None = None
         self.resuming = False
-        self.privacy: dict[str, Any] | None = None
         self.folder: Path | None = None
-        self.notes: list[str] = []
         self.may_restart = False
         self._best = float("nan")
-
-    @property
-    def passive(self) -> list[str]:
-        return [name for name in self.parties if name != self.label_party]
 
     def guesses(self, fed: Federation) -> bool:
         """Whether the top imputes embeddings of parties that do not know a row, unasked."""

@@ -127,7 +127,7 @@ class SplitWorker(_Checkpointed, ExchangeWorker):
     """What the workers of bottoms and tops have in common: rows, labels, their part of a model."""
 
     parallel_inside = True
-    part_type: ClassVar[type[Part]] = Part
+    part_type: ClassVar[type[Any]] = Part
 
     def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
         super().__init__(site, scope)

@@ -18,8 +18,9 @@ from fedmend.methods.boosting import secureboost
 from fedmend.methods.boosting.bins import CutTable, LeftToAsk, bin_table, codes_of
 from fedmend.methods.boosting.boost import Boosting, BoostSettings, OwnBins, Target, outputs_of
 from fedmend.methods.boosting.grow import Growth
-from fedmend.methods.boosting.secureboost import OWN_BINS, PassiveTrees, _Workers
+from fedmend.methods.boosting.secureboost import OWN_BINS, PassiveTrees
 from fedmend.split.labels import keep_confidence
+from fedmend.split.parts import part_of
 
 N = 700
 OPEN = fm.Policy(min_rows=1)
@@ -365,7 +366,7 @@ def test_an_interrupted_training_goes_on_to_the_bit(
 def test_without_a_refit_the_trees_up_to_the_best_stay(frame: pd.DataFrame) -> None:
     fed = federation(frame)
     model = fm.SecureBoost(trees=40, depth=3, patience=5, refit=False).fit(fed)
-    part = fed.engine.sites["bank"].state[f"{model.network_.model}:trees"]
+    part = part_of(fed.engine.sites["bank"], model.network_.model)
     assert [len(trees) for trees in part.trees] == [model.best_epoch_] == [len(model.history_)]
 
 
@@ -429,7 +430,7 @@ def test_what_crosses_is_masked_or_encrypted(frame: pd.DataFrame) -> None:
 def test_bins_and_leaves_have_as_many_rows_as_the_policy_asks_for(frame: pd.DataFrame) -> None:
     fed = federation(frame, policy=fm.Policy(min_rows=40))
     model = fm.SecureBoost(trees=3, depth=6, min_leaf=1, validation=0.0).fit(fed)
-    part = fed.engine.sites["bank"].state[f"{model.network_.model}:trees"]
+    part = part_of(fed.engine.sites["bank"], model.network_.model)
     fitted = fed.engine.sites["telco"].state[f"{model.network_.model}:columns"].columns
     table = fed.engine.sites["telco"].tables["train"]
     for each in fitted:
@@ -442,7 +443,7 @@ def test_bins_and_leaves_have_as_many_rows_as_the_policy_asks_for(frame: pd.Data
 
 
 def test_a_cut_that_is_not_there_is_not_told(fed: fm.Federation, fitted: fm.SecureBoost) -> None:
-    with _Workers(fitted.network_, fed) as (passive, _):
+    with fitted.network_.workers(fed) as (passive, _):
         passive.attach([["aligned", 500]], False)
         (bank,) = fed.engine.sites["bank"]._workers.values()
         request = bank.seal([10_000], to="telco", kind="control")

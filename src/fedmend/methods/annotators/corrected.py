@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend.data.table import Table
-from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted
+from fedmend.errors import AlignmentError, ConfigError, DataError
 from fedmend.federation import Alignment, Federation, Worker, exposed
 from fedmend.federation.bound import declare
 from fedmend.methods.annotators.aggregation import hardened, in_shares, one_hot
@@ -202,8 +202,7 @@ def correct_labels(
         inc = InC().fit(annotators)
         correct_labels(annotators, inc, into=fed.only("bank", "telco")).federation
     """
-    if not hasattr(model, "posterior_"):
-        raise NotFitted(f"{type(model).__name__} is not fitted. Mend: call fit(fed) first")
+    model._require_fit()
     to = model.label_parties_[0] if to is None else to
     if to not in model.label_parties_:
         raise ConfigError(

@@ -336,55 +336,60 @@ class Length:
     notes: Sequence[str] = ()
 
 
+@dataclass(frozen=True)
+class Fitting:
+    """What a training has to do with: rows and parties, votes, whom to tell, where it is kept.
+
+    features: the parties with columns. counts: votes for each class [n, C]. resume: go on with what
+    is in the folder.
+    """
+
+    fed: Federation
+    features: list[str]
+    annotators: Annotators
+    counts: np.ndarray
+    progress: Progress | None = None
+    folder: Path | None = None
+    resume: bool = False
+
+
+@dataclass(frozen=True)
 class Trial:
     """Trains on some of the rows, as often as a training collapses, to find out how long to."""
 
-    def __init__(
-        self,
-        model: CrowdEstimator,
-        fed: Federation,
-        features: list[str],
-        annotators: Annotators,
-        inferred: Inferred,
-    ) -> None:
-        self.model, self.fed, self.features = model, fed, features
-        self.annotators, self.inferred = annotators, inferred
+    model: CrowdEstimator
+    at: Fitting
+    inferred: Inferred
 
     def network(self, restarts: int = 0) -> SplitNetwork:
-        server = self.model._server(self.fed, self.annotators.classes, self.inferred.targets)
-        network = self.model._network(self.fed, self.features, server)
+        network, _ = self.model._network(self.at, self.inferred.targets)
         network.config = restarted(network.config, restarts)
         return network
 
-    def length(self, rows: np.ndarray, held: np.ndarray, progress: Progress | None) -> Length:
+    def length(self, rows: np.ndarray, held: np.ndarray) -> Length:
         said = self.inferred.evidence[held]
         shares = crowd.class_shares(self.inferred.targets[rows])
         least = crowd.held_out_loss(np.broadcast_to(shares, said.shape), said)
         tried: list[tuple[float, int]] = []
         while not tried or (tried[-1][0] >= least and len(tried) <= RESTARTS):
-            tried.append(self._one(len(tried), rows, held, said, progress))
+            tried.append(self._one(len(tried), rows, held, said))
         restarts, (_, epochs) = min(enumerate(tried), key=lambda each: each[1])
         return Length(epochs, restarts, collapse_in_words([loss >= least for loss, _ in tried]))
 
     def _one(
-        self,
-        restarts: int,
-        rows: np.ndarray,
-        held: np.ndarray,
-        said: np.ndarray,
-        progress: Progress | None,
+        self, restarts: int, rows: np.ndarray, held: np.ndarray, said: np.ndarray
     ) -> tuple[float, int]:
         """The smallest loss of the held-out rows, and after how many epochs."""
         network, model = self.network(restarts), self.model
         best = (np.inf, 1)
         with network.session([[ALIGNED, len(self.inferred.targets)]], rows) as session:
             for epoch in range(1, model.epochs + 1):
-                model._before_epoch(epoch, session, self.annotators)
+                model._before_epoch(epoch, session, self.at.annotators)
                 session.epoch(epoch)
                 loss = crowd.held_out_loss(session.outputs(held), said)
                 best = min(best, (loss if np.isfinite(loss) else np.inf, epoch))
-                if progress is not None:
-                    progress("length", epoch, model.epochs, {"val_loss": loss})
+                if self.at.progress is not None:
+                    self.at.progress("length", epoch, model.epochs, {"val_loss": loss})
                 if epoch - best[1] >= (model.patience or model.epochs):
                     break
         return best
@@ -465,61 +470,45 @@ class CrowdEstimator(NetworkEstimator):
             counts = annotators.votes()
             self.label_parties_ = parties
             self.agreement_ = warn_if_below_chance(counts)
-            self._fit_crowd(fed, features, annotators, counts, progress, folder, resume)
+            self._fit_crowd(Fitting(fed, features, annotators, counts, progress, folder, resume))
             self.privacy_ = self._account(annotators)
         return self
 
-    def _fit_crowd(
-        self,
-        fed: Federation,
-        features: list[str],
-        annotators: Annotators,
-        counts: np.ndarray,
-        progress: Progress | None,
-        folder: Path | None,
-        resume: bool,
-    ) -> None:
+    def _fit_crowd(self, at: Fitting) -> None:
         """Infer labels first, then train on them (the baselines' way)."""
-        inferred = self._inferred(annotators, counts)
+        inferred = self._inferred(at.annotators, at.counts)
         self.posterior_ = inferred.posterior
-        if not features or not self.epochs:
-            alone: Any = VotesAlone(fed.scope, annotators.classes, self.posterior_)
-            self._adopt(fed, alone)
+        if not at.features or not self.epochs:
+            alone: Any = VotesAlone(at.fed.scope, at.annotators.classes, self.posterior_)
+            self._adopt(at.fed, alone)
             return
-        self._train(fed, features, annotators, inferred, progress, folder, resume)
+        self._train(at, inferred)
 
-    def _train(
-        self,
-        fed: Federation,
-        features: list[str],
-        annotators: Annotators,
-        inferred: Inferred,
-        progress: Progress | None,
-        folder: Path | None,
-        resume: bool,
-    ) -> None:
+    def _train(self, at: Fitting, inferred: Inferred) -> None:
         """A network that learns the targets, for as long as held-out rows say."""
-        trial = Trial(self, fed, features, annotators, inferred)
-        length = self._length(trial, progress, folder if resume else None)
+        trial, folder = Trial(self, at, inferred), at.folder
+        length = self._length(trial)
         if folder is not None:
             write_json(folder / COORDINATOR / LENGTH, asdict(length))
         network = trial.network(length.restarts)
         with network.session([[ALIGNED, len(inferred.targets)]]) as session:
-            epoch = session.resume(folder) if folder is not None and resume else 0
+            epoch = session.resume(folder) if folder is not None and at.resume else 0
             for number in range(epoch + 1, length.epochs + 1):
-                self._before_epoch(number, session, annotators)
+                self._before_epoch(number, session, at.annotators)
                 session.epoch(number)
                 network.best_epoch = number
-                if progress is not None:
-                    progress("train", number, length.epochs, network.history[-1])
+                if at.progress is not None:
+                    at.progress("train", number, length.epochs, network.history[-1])
                 if folder is not None:
                     session.checkpoint(folder, number)
             session.learn_imputation()
         network.notes = list(length.notes)
-        self._adopt(fed, network)
+        self._adopt(at.fed, network)
 
-    def _length(self, trial: Trial, progress: Progress | None, kept: Path | None) -> Length:
+    def _length(self, trial: Trial) -> Length:
         """How long to train, by rows that were held out; all `epochs` where none can be."""
+        at = trial.at
+        kept = at.folder if at.resume else None
         if self.patience is None:
             return Length(self.epochs)
         if kept is not None and (kept / COORDINATOR / LENGTH).is_file():
@@ -529,8 +518,8 @@ class CrowdEstimator(NetworkEstimator):
         held = int(share * len(voted))
         if held < 2:
             return Length(self.epochs)
-        order = np.random.default_rng([trial.fed.seed, self.seed, 4]).permutation(voted)
-        return trial.length(order[held:], order[:held], progress)
+        order = np.random.default_rng([at.fed.seed, self.seed, 4]).permutation(voted)
+        return trial.length(order[held:], order[:held])
 
     def _inferred(self, annotators: Annotators, counts: np.ndarray) -> Inferred:
         raise NotImplementedError(f"{type(self).__name__} infers no labels")
@@ -541,8 +530,10 @@ class CrowdEstimator(NetworkEstimator):
     def _annotators(self, fed: Federation, parties: list[str]) -> Annotators:
         return Annotators(fed, parties, secure=self.secure, key_holder=self.key_holder)
 
-    def _network(self, fed: Federation, features: list[str], server: ServerTop) -> SplitNetwork:
-        return SplitNetwork(fed, parties=features, server=server, config=self._config())
+    def _network(self, at: Fitting, targets: np.ndarray) -> tuple[SplitNetwork, ServerTop]:
+        server = self._server(at.fed, at.annotators.classes, targets)
+        network = SplitNetwork(at.fed, parties=at.features, server=server, config=self._config())
+        return network, server
 
     def _server(
         self, fed: Federation, classes: Sequence[Any], targets: np.ndarray | None = None

@@ -29,11 +29,17 @@ from fedmend.errors import ResumeError
 from fedmend.federation import COORDINATOR, Federation
 from fedmend.federation.bound import declare
 from fedmend.methods.annotators import aggregation as crowd
-from fedmend.methods.annotators.estimator import POSTERIORS, Annotators, CrowdEstimator, Inferred
+from fedmend.methods.annotators.estimator import (
+    POSTERIORS,
+    Annotators,
+    CrowdEstimator,
+    Fitting,
+    Inferred,
+)
 from fedmend.methods.annotators.worker import LabelWorker
 from fedmend.split.features import ALIGNED
 from fedmend.split.parts import read_file, write_file
-from fedmend.split.training import Progress, Session
+from fedmend.split.training import Session
 from fedmend.split.workers import BottomWorker, ServerTop
 
 __all__ = ["InC"]
@@ -257,54 +263,34 @@ class InC(CrowdEstimator):
 
     # ------------------------------------------------------------------ the two stages
 
-    def _fit_crowd(
-        self,
-        fed: Federation,
-        features: list[str],
-        annotators: Annotators,
-        counts: np.ndarray,
-        progress: Progress | None,
-        folder: Path | None,
-        resume: bool,
-    ) -> None:
+    def _fit_crowd(self, at: Fitting) -> None:
         if self._chooses:
-            inferred, before = self._inferred_by_columns(
-                fed, features, annotators, counts, progress, folder, resume
-            )
+            inferred, before = self._inferred_by_columns(at)
             self.posterior_ = inferred.posterior
-            self._hear(annotators, self.share_expertise)
-            self._train(fed, features, annotators, inferred, progress, folder, resume)
+            self._hear(at.annotators, self.share_expertise)
+            self._train(at, inferred)
             self.history_ = [*before, *self.history_]
             return
-        correction = Correction(annotators, counts, self.posterior)
-        soft = crowd.soft_labels(counts)
+        correction = Correction(at.annotators, at.counts, self.posterior)
         with ExitStack() as stack:
-            classifier = self._classifier(stack, fed, features, annotators.classes, soft)
-            self._correct(correction, classifier, progress, folder, resume)
+            classifier = self._classifier(stack, at, crowd.soft_labels(at.counts))
+            self._correct(correction, classifier, at)
             classifier.session.learn_imputation()
             network = classifier.session.network
         assert correction.posterior is not None
         self.posterior_ = correction.posterior
-        self._hear(annotators, self.share_expertise)
-        self._adopt(fed, network)
+        self._hear(at.annotators, self.share_expertise)
+        self._adopt(at.fed, network)
 
-    def _inferred_by_columns(
-        self,
-        fed: Federation,
-        features: list[str],
-        annotators: Annotators,
-        counts: np.ndarray,
-        progress: Progress | None,
-        folder: Path | None,
-        resume: bool,
-    ) -> tuple[Inferred, list[dict[str, float]]]:
+    def _inferred_by_columns(self, at: Fitting) -> tuple[Inferred, list[dict[str, float]]]:
         """From Dawid–Skene's labels on, what networks that have not seen a row say of it, too.
 
         Where their predictions do not explain the votes better than the shares of the classes do,
         by more than a standard error, Dawid–Skene's labels stay.
         """
-        kept = None if folder is None else folder / COORDINATOR / CORRECTED
-        if kept is not None and resume and kept.is_file():
+        annotators, counts = at.annotators, at.counts
+        kept = None if at.folder is None else at.folder / COORDINATOR / CORRECTED
+        if kept is not None and at.resume and kept.is_file():
             state = read_file(kept)
             annotators.m_step(state["posterior"])
             return Inferred(**{name: state[name] for name in Inferred._fields}), state["history"]
@@ -314,10 +300,9 @@ class InC(CrowdEstimator):
         plain = crowd.held_out_losses(np.broadcast_to(shares, counts.shape), evidence)
         correction = Correction(annotators, counts, self.posterior, votes_alone * known)
         with ExitStack() as stack:
-            start = votes_alone * known
-            classifier = self._classifier(stack, fed, features, annotators.classes, start)
-            apart = None if folder is None else folder / "correction"
-            best = self._correct(correction, classifier, progress, apart, resume)
+            classifier = self._classifier(stack, at, votes_alone * known)
+            apart = None if at.folder is None else at.folder / "correction"
+            best = self._correct(correction, classifier, replace(at, folder=apart))
             history = list(classifier.session.network.history)
         posterior = votes_alone
         if best.losses is not None and crowd.clearly_less(best.losses, than=plain):
@@ -328,17 +313,10 @@ class InC(CrowdEstimator):
             write_file(kept, found._asdict() | {"history": history})
         return found, history
 
-    def _correct(
-        self,
-        correction: Correction,
-        classifier: Classifier,
-        progress: Progress | None,
-        folder: Path | None,
-        resume: bool,
-    ) -> Best:
+    def _correct(self, correction: Correction, classifier: Classifier, at: Fitting) -> Best:
         """Both stages; where a length is chosen, what explained the votes best."""
-        best, done = Best(), 0
-        if folder is not None and resume:
+        best, done, folder = Best(), 0, at.folder
+        if folder is not None and at.resume:
             done = classifier.resume(folder)
             best = self._resume(correction, classifier, folder, done)
         for epoch in range(done + 1, self.epochs + 1):
@@ -353,9 +331,9 @@ class InC(CrowdEstimator):
             facts = classifier.epoch(epoch) | facts
             classifier.session.network.history[-1] = facts
             classifier.session.network.best_epoch = epoch
-            if progress is not None:
+            if at.progress is not None:
                 stage = "initialise" if epoch <= self._first else "correct"
-                progress(stage, epoch, self.epochs, facts)
+                at.progress(stage, epoch, self.epochs, facts)
             if folder is not None:
                 self._keep(correction, best, folder, epoch)
                 classifier.checkpoint(folder, epoch)
@@ -374,24 +352,16 @@ class InC(CrowdEstimator):
         """Whether predictions by networks that have not seen a row choose the length."""
         return self.crossfit and self.patience is not None and self.posterior == "product"
 
-    def _classifier(
-        self,
-        stack: ExitStack,
-        fed: Federation,
-        features: list[str],
-        classes: Sequence[Any],
-        soft: np.ndarray,
-    ) -> Classifier:
+    def _classifier(self, stack: ExitStack, at: Fitting, soft: np.ndarray) -> Classifier:
         helpers: list[np.ndarray | None] = [] if self.corrector is None else [None]
         if self.crossfit:
             known = np.flatnonzero(soft.sum(1) > 0)
-            in_one = np.random.default_rng([fed.seed, self.seed, 2]).random(len(known)) < 0.5
+            in_one = np.random.default_rng([at.fed.seed, self.seed, 2]).random(len(known)) < 0.5
             helpers = [known[in_one], known[~in_one]]
         networks = []
         main: list[tuple[np.ndarray | None, dict[str, Any]]] = [] if self._chooses else [(None, {})]
         for rows, shape in [*main, *((rows, self._corrector_shape) for rows in helpers)]:
-            server = self._server(fed, classes, soft)
-            network = self._network(fed, features, server)
+            network, server = self._network(at, soft)
             network.config = replace(network.config, **shape)
             session = network.session([[ALIGNED, len(soft)]], rows)
             networks.append((stack.enter_context(session), server))

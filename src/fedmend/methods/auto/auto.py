@@ -70,6 +70,29 @@ class Candidate:
     def of(cls, slug: str) -> Candidate:
         return cls(slug.removesuffix(COMPLETED), slug.endswith(COMPLETED))
 
+    @contextmanager
+    def tried(self) -> Iterator[None]:
+        """What it takes is counted; where it cannot be trained, that is why it is left out."""
+        began = time.perf_counter()
+        try:
+            with warnings.catch_warnings():
+                # What a part of the rows gives reason to is told when all are trained on.
+                warnings.simplefilter("ignore", FedmendWarning)
+                yield
+        except FedmendError as error:
+            self.skipped = str(error)
+            logger.warning("%s cannot be trained here: %s", self.title, error)
+        else:
+            self.seconds += time.perf_counter() - began
+
+
+def none_able(candidates: Sequence[Candidate]) -> ConfigError:
+    told = "; ".join(f"{each.title}: {each.skipped}" for each in candidates)
+    return ConfigError(
+        f'method "auto" found no method that can be trained here ({told}). '
+        "Mend: what these say, or name a method"
+    )
+
 
 # ---------------------------------------------------------------- the model
 
@@ -81,25 +104,14 @@ class BlendNetwork(Judged):
     """
 
     def __init__(self, fed: Federation, label_party: str, model: str | None = None) -> None:
-        self.fed, self.label_party = fed, label_party
-        self.model = model or f"auto-{secrets.token_hex(6)}"
+        super().__init__(fed, label_party, model or f"auto-{secrets.token_hex(6)}")
         self.members: dict[str, Any] = {}
         self.weights: dict[str, dict[str, float]] = {}
-        self.task = ""
-        self.classes: list[Any] = []
-        self.history: list[dict[str, float]] = []
-        self.best_epoch = 0
-        self.privacy: dict[str, Any] | None = None
-        self.notes: list[str] = []
 
     @property
     def parties(self) -> list[str]:
         names = [name for each in self.members.values() for name in each.network_.parties]
         return list(dict.fromkeys(names))
-
-    @property
-    def passive(self) -> list[str]:
-        return [name for name in self.parties if name != self.label_party]
 
     def heard(self, segment: str) -> dict[str, float]:
         """The members that are asked about rows of a segment, and their weights."""
@@ -146,9 +158,6 @@ class BlendNetwork(Judged):
             workers.load(path, member)
             self.take_about(workers[self.label_party].about())
         return self
-
-    def take_about(self, about: Mapping[str, Any]) -> None:
-        self.task, self.classes = about["task"], about["classes"]
 
     def hand_out(self, path: str, party: str, manifest: dict[str, Any]) -> None:
         """Let the label party predict without its partners, by the models under this name."""
@@ -222,11 +231,7 @@ class _Contest:
     def able(self) -> list[Candidate]:
         found = [each for each in self.candidates if not each.skipped]
         if not found:
-            told = "; ".join(f"{each.title}: {each.skipped}" for each in self.candidates)
-            raise ConfigError(
-                f'method "auto" found no method that can be trained here ({told}). '
-                "Mend: what these say, or name a method"
-            )
+            raise none_able(self.candidates)
         return found
 
     def _one(self, number: int, folds: int, party: str, shared: bool, alone: bool) -> None:
@@ -247,25 +252,17 @@ class _Contest:
             if self.network.task == "regression" and METHODS[candidate.name].classes_only:
                 candidate.skipped = "it learns classes, and the label is a number"
                 continue
-            began, name = time.perf_counter(), f"{self.network.model}:{candidate.slug}"
-            try:
-                with warnings.catch_warnings():
-                    # What a part of the rows gives reason to is told when all are trained on.
-                    warnings.simplefilter("ignore", FedmendWarning)
-                    estimator = self.how.made(candidate, party)
-                    if "refit" in estimator.get_params():
-                        # To train again on all rows is for the model that is kept: in every fold
-                        # it would take as long again, and weights hardly hang on it.
-                        estimator.set_params(refit=False)
-                    estimator.fit(views[candidate.completed])
-                    estimator.network_.leave_outputs(held, segments, name)
-            except FedmendError as error:
-                candidate.skipped = str(error)
-                logger.warning("%s cannot be trained here: %s", candidate.title, error)
-                continue
-            names[candidate.slug] = name
-            candidate.seconds += time.perf_counter() - began
-            if self.progress is not None:
+            name = f"{self.network.model}:{candidate.slug}"
+            with candidate.tried():
+                estimator = self.how.made(candidate, party)
+                if "refit" in estimator.get_params():
+                    # To train again on all rows is for the model that is kept: in every fold
+                    # it would take as long again, and weights hardly hang on it.
+                    estimator.set_params(refit=False)
+                estimator.fit(views[candidate.completed])
+                estimator.network_.leave_outputs(held, segments, name)
+                names[candidate.slug] = name
+            if self.progress is not None and not candidate.skipped:
                 total = folds * len(self.candidates)
                 done = number * len(self.candidates) + at + 1
                 self.progress(f"fold {number + 1}", done, total, {})

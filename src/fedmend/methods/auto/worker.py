@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
 from fedmend.data.encode import Encoder, LabelEncoder
-from fedmend.errors import DataError, NotFitted
+from fedmend.errors import DataError
 from fedmend.federation import Site, exposed
 from fedmend.federation.bound import declare
 from fedmend.federation.rows import Asked
 from fedmend.methods.auto.blend import Held, nested, pool_of, pooled, score_of
 from fedmend.split.answers import AnsweringWorker
 from fedmend.split.features import spans
-from fedmend.split.parts import file_of, read_file, take_outputs, write_file
+from fedmend.split.parts import file_of, keep_part, read_file, take_outputs, write_file
 from fedmend.split.workers import has_label
 
 SHARED, ALONE = "shared", "alone"
@@ -31,6 +31,8 @@ KINDS = (SHARED, ALONE)
 @dataclass(repr=False)
 class BlendPart:
     """What a party keeps: what its tables look like; the label party also its labels."""
+
+    mark: ClassVar[str] = "labels"
 
     encoder: Encoder | None
     labels: LabelEncoder | None = None
@@ -64,6 +66,7 @@ class BlendWorker(AnsweringWorker):
     """Every party keeps what its tables look like; the label party weighs the models' outputs."""
 
     conversation = "several models"
+    part_type = BlendPart
 
     def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
         super().__init__(site, scope, model=model)
@@ -78,7 +81,7 @@ class BlendWorker(AnsweringWorker):
         labels = None
         if task is not None:
             labels = self._fitted_labels("regression" if task == "count" else task, "float64")
-        self.site.state[self._name] = BlendPart(encoder, labels)
+        keep_part(self.site, self.model, BlendPart(encoder, labels))
         self.site.state[self._votes_name] = Votes()
         return {"least": self.site.rows.least} | ({} if labels is None else self.about())
 
@@ -88,31 +91,12 @@ class BlendWorker(AnsweringWorker):
         account = None if self.reported is None else self.reported.account
         return {"task": labels.task, "classes": list(labels.classes_), "label_dp": account}
 
-    @exposed(kind="control")
-    def save(self, path: str, member: str = "") -> None:
-        write_file(file_of(self.site, path, member), self._part().to_wire())
-
-    @exposed(kind="control")
-    def load(self, path: str, member: str = "") -> None:
-        saved = read_file(file_of(self.site, path, member), self.site.name)
-        self.site.state[self._name] = BlendPart.from_wire(saved)
-
-    @property
-    def _name(self) -> str:
-        return f"{self.model}:blend"
-
     @property
     def _votes_name(self) -> str:
         return f"{self.model}:votes"
 
-    def _part(self) -> BlendPart:
-        found = self.site.state.get(self._name)
-        if not isinstance(found, BlendPart):
-            raise NotFitted(f"party {self.site.name!r} has no part of it. Mend: fit the model")
-        return found
-
     def _labels(self) -> LabelEncoder:
-        labels = self._part().labels
+        labels: LabelEncoder | None = self._part().labels
         if labels is None:
             raise DataError("has no labels", party=self.site.name, mend="ask the label party")
         return labels

@@ -32,7 +32,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import pandas as pd
@@ -57,7 +57,7 @@ from fedmend.errors import (
     Refused,
     ResumeError,
 )
-from fedmend.federation import Federation, require_federation
+from fedmend.federation import Federation
 from fedmend.federation.bound import but, declare
 from fedmend.federation.rows import Asked
 from fedmend.federation.wire import Sealed
@@ -80,14 +80,15 @@ from fedmend.methods.boosting.histograms import (
 )
 from fedmend.methods.network import LabelledEstimator, LocalOnly
 from fedmend.split.answers import JUDGED, AnsweringWorker
-from fedmend.split.features import ALIGNED, Segments, check_names, is_known, own_rows, spans
+from fedmend.split.features import Segments, check_names, is_known, own_rows, spans
 from fedmend.split.labels import account_of, row_confidence, warn_of_noise
 from fedmend.split.parts import (
-    file_of,
+    keep_part,
     leave_outputs,
-    read_file,
+    load_part,
+    part_of,
     read_json,
-    write_file,
+    save_part,
     write_json,
 )
 from fedmend.split.training import Judged
@@ -117,6 +118,8 @@ Progress = Callable[[str, int, int, dict[str, float]], None]
 @dataclass(frozen=True, repr=False)
 class OwnColumns:
     """A party's columns in bins; encoder: what its tables look like (None: it has no column)."""
+
+    mark: ClassVar[str] = "columns"
 
     encoder: Encoder | None
     columns: list[ColumnBins]
@@ -153,6 +156,8 @@ class TreesPart:
     layouts: of each partner's columns, by its name, in the order of their cuts' numbers; the label
     party's own cuts come after all others. starts, trees: of each output.
     """
+
+    mark: ClassVar[str] = "layouts"
 
     layouts: dict[str, list[Any]]
     own: OwnColumns
@@ -262,7 +267,7 @@ class PassiveTrees(BinsWorker):
                 "policy"
             )
         own = OwnColumns.fit(self.table, aligned, bins, max(1, self.site.rows.least))
-        self.site.state[f"{self.model}:columns"] = own
+        keep_part(self.site, self.model, own)
         return {"layouts": own.layouts, "least": self.site.rows.least}
 
     @exposed(kind="control")
@@ -302,12 +307,11 @@ class PassiveTrees(BinsWorker):
 
     @exposed(kind="control")
     def save(self, path: str, member: str = "") -> None:
-        write_file(file_of(self.site, path, member), self._columns().to_wire())
+        save_part(self.site, self.model, path, member)
 
     @exposed(kind="control")
     def load(self, path: str, member: str = "") -> None:
-        saved = read_file(file_of(self.site, path, member), self.site.name)
-        self.site.state[f"{self.model}:columns"] = OwnColumns.from_wire(saved)
+        load_part(self.site, self.model, path, OwnColumns, member)
 
     @exposed(kind="statistic")
     def column_names(self) -> list[str]:
@@ -321,9 +325,7 @@ class PassiveTrees(BinsWorker):
         return cuts
 
     def _columns(self) -> OwnColumns:
-        found = self.site.state.get(f"{self.model}:columns")
-        if not isinstance(found, OwnColumns):
-            raise NotFitted(f"party {self.site.name!r} has no bins yet. Mend: fit the model first")
+        found: OwnColumns = part_of(self.site, self.model)
         return found
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
@@ -334,6 +336,7 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
     """The label party: everything but its partners' columns."""
 
     conversation = "boosted trees"
+    part_type = TreesPart
 
     def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
         super().__init__(site, scope, model=model)
@@ -357,7 +360,7 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         own = OwnColumns(None, [])
         if settings["own"]:
             own = OwnColumns.fit(self.table, None, max(OWN_BINS, int(settings["bins"])), 1)
-        self._keep(TreesPart(dict(layouts), own, encoder, counts))
+        keep_part(self.site, self.model, TreesPart(dict(layouts), own, encoder, counts))
         return self.about()
 
     def _check_counts(self, encoder: LabelEncoder) -> None:
@@ -574,25 +577,11 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         classes = self._part().labels.classes_
         leave_outputs(self.site, name, self._rows_used, self._take_outputs(), classes)
 
-    @exposed(kind="control")
-    def save(self, path: str, member: str = "") -> None:
-        write_file(file_of(self.site, path, member), self._part().to_wire())
-
-    @exposed(kind="control")
-    def load(self, path: str, member: str = "") -> None:
-        saved = read_file(file_of(self.site, path, member), self.site.name)
-        self._keep(TreesPart.from_wire(saved))
-
-    def _keep(self, part: TreesPart) -> None:
-        self.site.state[f"{self.model}:trees"] = part
-
     def _labels(self) -> LabelEncoder:
         return self._part().labels
 
     def _part(self) -> TreesPart:
-        found = self.site.state.get(f"{self.model}:trees")
-        if not isinstance(found, TreesPart):
-            raise NotFitted(f"party {self.site.name!r} holds no trees. Mend: fit the model first")
+        found: TreesPart = super()._part()
         return found
 
     # ------------------------------------------------------------------ parts
@@ -670,22 +659,30 @@ class TreeEnsemble(Judged):
         model: str | None = None,
     ) -> None:
         check_names(parties)
-        self.fed, self.parties, self.label_party, self.config = fed, parties, label_party, how
+        super().__init__(fed, label_party, model or f"trees-{secrets.token_hex(6)}")
+        self.parties, self.config = parties, how
         self.folder: Path | None = None
-        self.model = model or f"trees-{secrets.token_hex(6)}"
-        self.task = ""
-        self.classes: list[Any] = []
-        self.history: list[dict[str, float]] = []
-        self.best_epoch = 0
-        self.privacy: dict[str, Any] | None = None
-        self.notes: list[str] = []
         self._stored: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
         self._at = _Checkpoint("", how.trees)
 
-    @property
-    def passive(self) -> list[str]:
-        return [name for name in self.parties if name != self.label_party]
+    @contextmanager
+    def workers(
+        self, fed: Federation, asked: list[str] | None = None
+    ) -> Iterator[tuple[WorkerGroup, Any]]:
+        """At partners that are there (by default all), and at the label party, whom they meet."""
+        names = [name for name in (self.passive if asked is None else asked) if name in fed.names]
+        started = [fed.workers(PassiveTrees, parties=names, model=self.model)]
+        try:
+            started.append(fed.workers(ActiveTrees, parties=[self.label_party], model=self.model))
+            passive, active = started[0], started[1][self.label_party]
+            if names:  # partners meet the label party, not each other
+                active.meet(passive.public_key())
+                passive.meet({self.label_party: active.public_key()})
+            yield passive, active
+        finally:
+            for group in started:
+                group.stop()
 
     # ------------------------------------------------------------------ training
 
@@ -699,7 +696,7 @@ class TreeEnsemble(Judged):
     ) -> TreeEnsemble:
         """Grow trees on these rows; with `resume` from the last checkpoint in the folder on."""
         how, self.folder = self.config, None if checkpoint is None else Path(checkpoint)
-        with _Workers(self, self.fed) as (passive, active):
+        with self.workers(self.fed) as (passive, active):
             if how.label_dp is not None:
                 kept = None if self.folder is None else str(self.folder)
                 account = active.tell_labels(float(how.label_dp), how.task, kept)
@@ -712,7 +709,7 @@ class TreeEnsemble(Judged):
                 "own": self.label_party in self.parties,
             }
             about = active.create(settings, layouts)
-            self._take_about(about)
+            self.take_about(about)
             if about["label_dp"] and how.label_dp is None:  # of an earlier training
                 self.privacy = account_of({self.label_party: about["label_dp"]})
                 warn_of_noise(self.privacy)
@@ -840,15 +837,12 @@ class TreeEnsemble(Judged):
         for name, request in requests.items():
             active.take_sides(passive[name].sides_for(self.label_party, request), name)
 
-    def _take_about(self, about: Mapping[str, Any]) -> None:
-        self.task, self.classes = about["task"], about["classes"]
-
     # ------------------------------------------------------------------ using
 
     @contextmanager
     def judged(self, fed: Federation, segments: Segments) -> Iterator[Any]:
         """The label party's worker with outputs of these rows; one round with each partner."""
-        with _Workers(self, fed) as (passive, active):
+        with self.workers(fed) as (passive, active):
             names = [name for name in self.passive if name in fed.names]
             requests = active.attach(list(segments), names)
             for name in requests:
@@ -859,7 +853,7 @@ class TreeEnsemble(Judged):
 
     def importance(self) -> pd.DataFrame:
         """Every column's share of what all cuts have gained; unnamed where that is not told."""
-        with _Workers(self, self.fed) as (passive, active):
+        with self.workers(self.fed) as (passive, active):
             gains: dict[str, dict[str, float]] = active.gains()
             rows = []
             for party, found in gains.items():
@@ -876,15 +870,15 @@ class TreeEnsemble(Judged):
 
     def save(self, path: str, member: str = "") -> None:
         """Every party saves its own part under this name, whole or as a member of a model."""
-        with _Workers(self, self.fed) as (passive, active):
+        with self.workers(self.fed) as (passive, active):
             passive.save(path, member)
             active.save(path, member)
 
     def load(self, path: str, member: str = "") -> TreeEnsemble:
-        with _Workers(self, self.fed) as (passive, active):
+        with self.workers(self.fed) as (passive, active):
             passive.load(path, member)
             active.load(path, member)
-            self._take_about(active.about())
+            self.take_about(active.about())
         return self
 
     def hand_out(self, path: str, party: str, manifest: dict[str, Any]) -> None:
@@ -895,39 +889,8 @@ class TreeEnsemble(Judged):
                 "trees tell of its labels and stay with it",
                 f"predict at {self.label_party!r}, or a method whose top can be handed out",
             )
-        with _Workers(self, self.fed, []) as (_, active):
+        with self.workers(self.fed, []) as (_, active):
             active.save_manifest(path, manifest)
-
-
-class _Workers:
-    """The workers of partners and label party, who know each other's keys; then stopped."""
-
-    def __init__(
-        self, network: TreeEnsemble, fed: Federation, asked: list[str] | None = None
-    ) -> None:
-        self.network, self.fed = network, fed
-        names = network.passive if asked is None else asked
-        self.asked = [name for name in names if name in fed.names]
-
-    def __enter__(self) -> tuple[WorkerGroup, Any]:
-        network = self.network
-        self._passive = self.fed.workers(PassiveTrees, parties=self.asked, model=network.model)
-        try:
-            self._active = self.fed.workers(
-                ActiveTrees, parties=[network.label_party], model=network.model
-            )
-        except BaseException:
-            self._passive.stop()
-            raise
-        active = self._active[network.label_party]
-        if self.asked:  # partners meet the label party, not each other
-            active.meet(self._passive.public_key())
-            self._passive.meet({network.label_party: active.public_key()})
-        return self._passive, active
-
-    def __exit__(self, *exc: object) -> None:
-        self._passive.stop()
-        self._active.stop()
 
 
 # ---------------------------------------------------------------------------------- estimators
@@ -944,6 +907,7 @@ class SecureBoost(LabelledEstimator):
     refit: as many are then grown on all rows. mode: of the products (docs/inner-products.md).
     task: "auto", "binary", "multiclass", "regression" or "count". label_party: whose labels.
     label_dp: ε of randomised response, through which alone the trees know labels, or None.
+    A checkpoint is what the label party keeps every ten trees.
     """
 
     trees: int = 200
@@ -963,6 +927,7 @@ class SecureBoost(LabelledEstimator):
     label_dp: float | None = None
     seed: int = 0
 
+    _trains_on: ClassVar[str] = "labelled"
     _rules: ClassVar[Rules] = {
         **dict.fromkeys(("trees", "patience", "min_leaf"), at_least(1)),
         **dict.fromkeys(("l2", "learning_rate"), POSITIVE),
@@ -975,34 +940,8 @@ class SecureBoost(LabelledEstimator):
         "task": one_of(("auto", "binary", "multiclass", "regression", "count")),
     }
 
-    def fit(
-        self,
-        fed: Federation,
-        *,
-        progress: Progress | None = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        resume: bool = False,
-    ) -> Self:
-        """Grow the trees. `progress(stage, done, total, metrics)` is told.
-
-        checkpoint: a folder where the label party keeps, every ten trees, what it takes to go on;
-        resume: go on from there, if there is something.
-        """
-        require_federation(fed)
-        self.require_types()
-        self._check()
-        label_party = self._label_party(fed)
-        network = TreeEnsemble(
-            fed, parties=self._parties(fed, label_party), label_party=label_party, how=self
-        )
-        network.fit(
-            self._training_rows(fed, label_party),
-            progress=progress,
-            checkpoint=checkpoint,
-            resume=resume,
-        )
-        self._adopt(fed, network)  # type: ignore[arg-type]
-        return self
+    def _make_network(self, fed: Federation, parties: list[str], label_party: str) -> TreeEnsemble:
+        return TreeEnsemble(fed, parties=parties, label_party=label_party, how=self)
 
     def importance(self) -> pd.DataFrame:
         """What each column is worth to the trees: party, column, its share of all gains.
@@ -1017,14 +956,6 @@ class SecureBoost(LabelledEstimator):
             raise ConfigError(
                 f"label_dp is for classes, got task={self.task!r}. Mend: leave label_dp out"
             )
-
-    def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
-        counts = fed.alignment
-        return [[ALIGNED, counts.aligned], [label_party, counts.unaligned[label_party]]]
-
-    def _saved_network(self, fed: Federation, saved: dict[str, Any]) -> Any:
-        parties, label_party = saved["parties"], saved["label_party"]
-        return TreeEnsemble(fed, parties=parties, label_party=label_party, how=self)
 
 
 class LocalTrees(LocalOnly, SecureBoost):

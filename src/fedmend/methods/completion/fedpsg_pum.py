@@ -33,7 +33,7 @@ from fedmend._parameters import (
     wrong_values,
 )
 from fedmend._suggest import did_you_mean
-from fedmend.errors import ConfigError, DataError, FedmendWarning, NotFitted
+from fedmend.errors import ConfigError, DataError, FedmendWarning
 from fedmend.federation.federation import Federation, require_federation
 from fedmend.generate import make
 from fedmend.generate.registry import class_of, known_generators
@@ -377,8 +377,7 @@ class FedPSGPUM(Estimator):
     # ------------------------------------------------------------------ what there is to look at
 
     def _pairs(self) -> dict[tuple[str, str], Completed]:
-        if not hasattr(self, "federation"):
-            raise NotFitted("FedPSGPUM is not fitted. Mend: call fit(fed) first")
+        self._require_fit()
         return self.pairs_
 
     @property

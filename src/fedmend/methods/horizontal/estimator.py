@@ -29,9 +29,10 @@ import secrets
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -45,7 +46,8 @@ from fedmend._parameters import (
     wrong_values,
 )
 from fedmend.data.encode import Encoder
-from fedmend.errors import ConfigError, DataError, NotFitted, PrivacyWarning, ResumeError
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError, DataError, PrivacyWarning, ResumeError
 from fedmend.federation import COORDINATOR, Each, Federation, WorkerGroup
 from fedmend.federation.bound import declare
 from fedmend.learn.metrics import as_share, expected_error
@@ -84,11 +86,6 @@ from fedmend.split.config import resolve_device
 from fedmend.split.labels import account_of
 from fedmend.split.parts import MANIFEST, read_file, read_json, write_file, write_json
 from fedmend.split.training import Progress
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from fedmend.data.table import Table
 
 FRACTION_BITS = 32
 # No party's counts, or sums of squared log odds, go further.
@@ -705,7 +702,8 @@ class HorizontalEstimator(Estimator):
         """
         if isinstance(rows, Federation):
             return self._ready(rows).probabilities(rows)
-        return self._fitted().probabilities_of(rows)
+        self._require_fit()
+        return self.clients_.probabilities_of(rows)
 
     def predict(self, rows: Table | Federation) -> np.ndarray | dict[str, np.ndarray]:
         """Classes in their own values, of rows as in `predict_proba`."""
@@ -759,26 +757,16 @@ class HorizontalEstimator(Estimator):
         """Accuracy."""
         return self.evaluate(fed)["accuracy"]
 
-    def _fitted(self) -> FederatedClients:
-        if not hasattr(self, "clients_"):
-            raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
-        return self.clients_
-
     def _ready(self, fed: Federation) -> FederatedClients:
-        clients = self._fitted()
-        if fed.engine is not self.fed_.engine:
-            raise ConfigError(
-                "the model is at the parties of another federation. Mend: model.to(fed), or give "
-                "the rows as a further table of the same parties: Party(name, table, test=…) and "
-                "fed.on('test')"
-            )
-        return clients
+        self._require_at(fed)
+        return self.clients_
 
     # ------------------------------------------------------------------ keeping
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Weights, encoding and classes in one file; `model.json` comes last and makes it one."""
-        clients, folder = self._fitted(), Path(path)
+        self._require_fit()
+        clients, folder = self.clients_, Path(path)
         (folder / MANIFEST).unlink(missing_ok=True)
         write_file(folder / MODEL, {"common": clients.common, "weights": clients.averaged})
         write_json(
@@ -823,16 +811,6 @@ class HorizontalEstimator(Estimator):
         clients.weights, clients.round = kept["weights"], int(saved["rounds"])
         clients.privacy = saved.get("privacy")
         model._adopt(fed, clients, saved["history"])
-        return model
-
-    def to(self, fed: Federation) -> Self:
-        """The same model at the parties of another federation."""
-        source = self._fitted()
-        model = type(self)(**self.get_params())
-        clients = model._clients(fed, source.common)
-        clients.weights, clients.round = source.averaged, source.round
-        clients.privacy = source.privacy
-        model._adopt(fed, clients, list(self.history_))
         return model
 
 

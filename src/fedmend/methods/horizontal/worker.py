@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedmend.data.schema import Schema
+from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation.rows import Asked
+from fedmend.federation.site import Site
 from fedmend.federation.worker import Worker, exposed
 from fedmend.learn.metrics import confusion, counted, selves
 from fedmend.methods.horizontal.encoding import describe, moments, pool_of
@@ -34,10 +36,6 @@ from fedmend.secure.sums import offer_summand
 from fedmend.split.config import resolve_device
 from fedmend.split.labels import ReportedLabels, ask_for_noise
 from fedmend.split.parts import MANIFEST, read_file, write_file, write_json
-
-if TYPE_CHECKING:
-    from fedmend.data.table import Table
-    from fedmend.federation.site import Site
 
 MODEL = "model.fmw"
 STATE = "client-{:06d}.fmw"
