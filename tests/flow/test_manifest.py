@@ -22,6 +22,7 @@ from fedmend.flow.manifest import (
     read_manifest,
 )
 from fedmend.flow.steps import DigestWorker, Steps
+from fedmend.split.parts import write_file
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -117,11 +118,11 @@ def test_folders_here_and_at_the_parties(make_fed, tmp_path) -> None:
     found = steps._outputs(paths)
     theirs = {f"stages/align@{name}" for name in fed.names}
     assert set(found) == {"stages/align/train.kept", *theirs}, "the parties' own is theirs to tell"
-    (tmp_path / "stages" / "align" / "telco" / "train.npz").write_bytes(b"other")
+    (tmp_path / "stages" / "align" / "telco" / "train.fmw").write_bytes(b"other")
     after = steps._outputs(paths)
     assert [key for key in after if after[key] != found[key]] == ["stages/align@telco"]
-    file = tmp_path / "stages" / "align" / "bank" / "train.npz"
-    file.rename(file.with_name("test.npz"))
+    file = tmp_path / "stages" / "align" / "bank" / "train.fmw"
+    file.rename(file.with_name("test.fmw"))
     renamed = steps._outputs(paths)
     assert [key for key in after if after[key] != renamed[key]] == ["stages/align@bank"]
 
@@ -137,7 +138,8 @@ def test_what_was_kept_must_fit_the_table(make_fed, tmp_path) -> None:
         assert np.array_equal(now.unaligned, before[name].unaligned)
     own = before["bank"]
     for aligned, unaligned in ((own.aligned[1:], own.unaligned), (own.aligned, own.aligned)):
-        np.savez(tmp_path / "bank" / "train.npz", aligned=aligned, unaligned=unaligned)
+        kept = {"aligned": aligned, "unaligned": unaligned}
+        write_file(tmp_path / "bank" / "train.fmw", kept)
         with pytest.raises(ResumeError, match="party 'bank': the table 'train' has .* Mend"):
             restore_alignment(fed, tmp_path)
     assert not restore_alignment(fed, tmp_path / "nothing")

@@ -154,7 +154,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(workshop):
         run(workshop)
     part = workshop.run.with_name("federation.part")
     first = json.loads((part / "stages" / "train" / "vfl-0.json").read_text())
-    kept = {each.name: each.read_bytes() for each in part.glob("stages/align/*/*.npz")}
+    kept = {each.name: each.read_bytes() for each in part.glob("stages/align/*/*.fmw")}
     assert kept
 
     listener = Interrupting()

@@ -6,6 +6,8 @@ import threading
 
 import pytest
 
+from fedmend.flow import Plan
+from fedmend.flow.config import Config
 from fedmend.flow.live import Listener, LiveListener
 from fedmend.flow.manifest import Manifest
 from fedmend.report.page import SECTIONS
@@ -111,7 +113,8 @@ def test_the_live_page_follows_a_run(browser, record, plain_page, tmp_path):
     part = tmp_path / "run.part"
     part.mkdir()
     manifest = Manifest(part, number=part.stat().st_ino)
-    run = LiveListener(manifest, Listener(), record.title, {}, [record.metric], [0])
+    how = {"report": {"title": record.title}, "evaluate": {"metrics": [record.metric]}}
+    run = LiveListener(manifest, Listener(), Plan(Config.model_validate(how)))
     run.stage("Finding the rows the parties share")
     run.found("overview", record.overview)
 

@@ -13,13 +13,13 @@ import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from fedmend._suggest import closest
 from fedmend.data.encode import NUMBERS, LabelEncoder
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
 from fedmend.federation import Federation, Party
+from fedmend.flow.config import Config, PartySettings
 from fedmend.flow.config.references import password_notes
 from fedmend.flow.config.settings import MAJORITY
 from fedmend.flow.config.sniffing import mostly_alike
@@ -41,9 +41,6 @@ from fedmend.methods.registry import ANNOTATED, METHODS
 from fedmend.report.overview import Overview, overview
 from fedmend.secure.align import align
 from fedmend.secure.identifiers import RULES, better_rule, describe_ids, shared_by_rule
-
-if TYPE_CHECKING:
-    from fedmend.flow.config import Config, PartySettings
 
 
 @dataclass

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from fedmend._files import beside
 from fedmend._json import write_json
+from fedmend.data.readers import read
 from fedmend.errors import ResumeError
 from fedmend.federation import AlignmentCounts, Federation, Worker, exposed
 from fedmend.federation.bound import EVERY_RUN, declare
@@ -35,12 +34,11 @@ class AlignmentKeeper(Worker):
 
     @exposed(kind="control")
     def save(self, path: str) -> None:
-        own = self.alignment
-        self._write_arrays(path, "npz", aligned=own.aligned, unaligned=own.unaligned)
+        write_file(self._file(path, "fmw"), vars(self.alignment))
 
     @exposed(kind="count", over_rows=False)
     def load(self, path: str) -> dict[str, int]:
-        kept = Alignment(**self._read_arrays(path, "npz"))
+        kept = Alignment(**read_file(self._file(path, "fmw"), self.site.name))
         rows = len(self.table)
         everything = np.sort(np.concatenate([kept.aligned, kept.unaligned]))
         if not np.array_equal(everything, np.arange(rows)):
@@ -54,20 +52,6 @@ class AlignmentKeeper(Worker):
 
     def _file(self, path: str, ending: str) -> Path:
         return self.site.folder(path) / f"{self.scope}.{ending}"
-
-    def _write_arrays(self, path: str, ending: str, **arrays: np.ndarray) -> None:
-        target = self._file(path, ending)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with beside(target) as part, part.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-
-    def _read_arrays(self, path: str, ending: str) -> dict[str, np.ndarray]:
-        """Nothing where no such file was kept."""
-        file = self._file(path, ending)
-        if ending != "npz" and not file.is_file():
-            return {}
-        with np.load(file, allow_pickle=False) as stored:
-            return dict(stored)
 
 
 def keep_alignment(fed: Federation, path: Path) -> None:
@@ -101,9 +85,9 @@ def _note(fed: Federation, counts: dict[str, dict[str, int]], completed: int = 0
 class CompletionKeeper(AlignmentKeeper):
     """Writes this party's mended table, with all that belongs to it, into its folder, and back.
 
-    ``.parquet``: the table. ``.settled``: there where its labels hold nothing that is not reported
-    already. ``.labels.npz``, ``.own.fmw``, ``.confidence.npz``: how likely labels are, this party's
-    own model, and how far completed cells are trusted, where it has them.
+    ``.parquet``: the table. ``.mended.fmw``: whether its labels hold nothing that is not reported
+    already; how likely labels are, this party's own model, and how far completed cells are
+    trusted, where it has them.
     """
 
     @exposed(kind="control")
@@ -114,38 +98,30 @@ class CompletionKeeper(AlignmentKeeper):
         part = target.with_name(f"{self.scope}.part.parquet")
         self.table.to_parquet(part, id=ID)
         part.replace(target)
-        settled = self._file(path, "settled")
-        settled.unlink(missing_ok=True)
-        if site.labels.is_settled(dataset, site.tables[dataset]):
-            settled.touch()
         belief, own = label_likelihood(site, dataset), own_model(site, dataset)
-        if belief is not None:
-            classes = np.array(json.dumps(list(belief.classes)))
-            self._write_arrays(path, "labels.npz", classes=classes, likelihood=belief.likelihood)
-        if own is not None:
-            write_file(self._file(path, "own.fmw"), own.to_wire())
-        cells = cell_confidence(site, dataset)
-        if cells is not None:
-            names, values = np.array(list(cells)), np.stack(list(cells.values()))
-            self._write_arrays(path, "confidence.npz", names=names, values=values)
+        write_file(
+            self._file(path, "mended.fmw"),
+            {
+                "settled": site.labels.is_settled(dataset, site.tables[dataset]),
+                "likelihood": belief and [belief.classes, belief.likelihood],
+                "own": own and own.to_wire(),
+                "confidence": cell_confidence(site, dataset),
+            },
+        )
 
     @exposed(kind="count", over_rows=False)
     def load_table(self, path: str) -> dict[str, int]:
-        from fedmend.data.readers import read
-
         site, dataset = self.site, self._dataset
         site.tables[dataset] = table = read(self._file(path, "parquet"), id=ID)
-        if self._file(path, "settled").is_file():
+        kept = read_file(self._file(path, "mended.fmw"), site.name)
+        if kept["settled"]:
             site.labels.settle(dataset, table)
-        if belief := self._read_arrays(path, "labels.npz"):
-            classes: tuple[Any, ...] = tuple(json.loads(belief["classes"].item()))
-            keep_likelihood(site, dataset, LabelLikelihood(classes, belief["likelihood"]))
-        if self._file(path, "own.fmw").is_file():
-            own = read_file(self._file(path, "own.fmw"), site.name)
-            keep_own_model(site, dataset, Part.from_wire(own))
-        if cells := self._read_arrays(path, "confidence.npz"):
-            by_name = dict(zip(cells["names"].tolist(), cells["values"], strict=True))
-            keep_confidence(site, dataset, by_name)
+        if kept["likelihood"]:
+            keep_likelihood(site, dataset, LabelLikelihood(*kept["likelihood"]))
+        if kept["own"]:
+            keep_own_model(site, dataset, Part.from_wire(kept["own"]))
+        if kept["confidence"]:
+            keep_confidence(site, dataset, kept["confidence"])
         return self.load(path)
 
     @property

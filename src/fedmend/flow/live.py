@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedmend._json import typed, write_json
 from fedmend.errors import DataError
-from fedmend.report.record import MethodRun, RunRecord
-
-if TYPE_CHECKING:
-    from fedmend.flow.manifest import Manifest, StageEntry
+from fedmend.flow.manifest import Manifest, StageEntry
+from fedmend.flow.plan import Plan
+from fedmend.report.record import MethodRun, RunRecord, main_metric
 
 LIVE_FILE = "live.json"
 SECONDS = 1.0
@@ -59,24 +57,17 @@ class LiveState:
 class LiveListener(Listener):
     """Keeps the file, and passes everything on to another listener."""
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        then: Listener,
-        title: str,
-        settings: Mapping[str, Any],
-        metrics: Sequence[str],
-        seeds: Sequence[int],
-    ) -> None:
+    def __init__(self, manifest: Manifest, then: Listener, plan: Plan) -> None:
         self.manifest = manifest
         self.path = manifest.folder / LIVE_FILE
         self.then = then
+        config = plan.config
         self.record = RunRecord(
-            title=title,
+            title=config.title,
             methods=[],
-            metric=metrics[0] if metrics else "auc",
-            settings=dict(settings),
-            seeds=list(seeds),
+            metric=next(iter(config.evaluate.metrics), "auc"),
+            settings=config.shown(),
+            seeds=plan.seeds,
         )
         self._stage = ""
         self._progress = ("", 0, 0)
@@ -108,11 +99,8 @@ class LiveListener(Listener):
 
     def scored(self, run: MethodRun) -> None:
         self.record.methods.append(run)
-        if self.record.metric not in run.scores:
-            names = [*run.scores, self.record.metric]
-            self.record.metric = next(
-                (n for n in ("auc", "accuracy", "rmse") if n in names), names[0]
-            )
+        if run.scores and self.record.metric not in run.scores:
+            self.record.metric = main_metric([], [run.scores])
         self._curve = []
         self._write()
         self.then.scored(run)

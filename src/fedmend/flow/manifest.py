@@ -23,15 +23,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedmend._json import plain, typed, write_json
 from fedmend._version import __version__
 from fedmend.errors import ConfigError, DataError, ResumeError
+from fedmend.flow.plan import Plan
 from fedmend.report.page import LEDGER_FILE, REPORT_FILE
-
-if TYPE_CHECKING:
-    from fedmend.flow.plan import Plan
 
 CONFIG_FILE = "federation.toml"
 MANIFEST_FILE = "manifest.json"

@@ -10,27 +10,25 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from fedmend.data.encode import UNSEEN, positions
+from fedmend.data.readers import read
+from fedmend.data.schema import KindSpec, Schema
+from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendWarning
-
-if TYPE_CHECKING:
-    from fedmend.data.schema import KindSpec, Schema
-    from fedmend.data.table import Table
-    from fedmend.flow.config import PartySettings
+from fedmend.flow.config import PartySettings
+from fedmend.flow.config.sniffing import looked_at
+from fedmend.flow.reading import csv_form
 
 VALUES_NAMED = 5
 
 
 def read_rows(path: Path, party: PartySettings, schema: Schema | None) -> Table:
     """The rows of a file; errors name the party."""
-    from fedmend.data.readers import read
-    from fedmend.flow.reading import csv_form
-
     try:
         with _empty_columns_are_fine():
             form = csv_form(party) | {"drop": _to_drop(path, party, schema)}
@@ -52,8 +50,6 @@ def _empty_columns_are_fine() -> Iterator[None]:
 
 def _to_drop(path: Path, party: PartySettings, schema: Schema | None) -> list[str]:
     """The columns of a file that are not read: whatever is in them can do no harm."""
-    from fedmend.flow.config.sniffing import looked_at
-
     try:
         header = looked_at(path).header
     except (OSError, ValueError):
@@ -82,8 +78,6 @@ def rows_of_records(
     records: Sequence[Mapping[str, Any]], party: PartySettings, schema: Schema | None
 ) -> Table:
     """Rows given as values by name, as JSON has them."""
-    from fedmend.data.table import Table
-
     try:
         if not records:
             raise DataError("no rows", mend="give at least one")

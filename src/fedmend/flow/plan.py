@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fedmend.federation import Federation
 from fedmend.flow.config.rewriting import without_passwords
 from fedmend.flow.config.settings import (
     AUTO,
-    COMPLETED,
     CORRECTED,
     AutoSettings,
     CompleteSettings,
@@ -20,9 +20,7 @@ from fedmend.flow.config.settings import (
     slug_of,
 )
 from fedmend.methods.registry import ANNOTATED, METHODS
-
-if TYPE_CHECKING:
-    from fedmend.federation import Federation
+from fedmend.report.record import COMPLETED
 
 
 @dataclass(frozen=True)

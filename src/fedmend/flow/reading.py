@@ -7,19 +7,19 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from fedmend.data import read, read_sql
 from fedmend.data.encode import NUMBERS, LabelEncoder
+from fedmend.data.readers import MISSING_MARKS
+from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, FedmendWarning, ReadError
 from fedmend.federation import Party
+from fedmend.flow.config import Config, PartySettings
 from fedmend.flow.config.references import look_up
 from fedmend.secure.identifiers import RULES
-
-if TYPE_CHECKING:
-    from fedmend.data.table import Table
-    from fedmend.flow.config import Config, PartySettings
 
 # Whoever has more than this wrong has the wrong file.
 PROBLEMS_OF_A_TABLE = 20
@@ -126,8 +126,6 @@ def _without(party: PartySettings, name: str) -> PartySettings:
 def _read(
     config: File, party: PartySettings, data: str | None, sql: str | None, label: str | None
 ) -> Table:
-    from fedmend.data import read, read_sql
-
     kinds = dict(party.kinds)
     if party.task is not None and label is not None:
         # Whoever looks at the table alone takes the label for what the file says it is.
@@ -150,8 +148,6 @@ def _read(
 
 def csv_form(party: PartySettings) -> dict[str, Any]:
     """How a party's CSV files are written, for the reader."""
-    from fedmend.data.readers import MISSING_MARKS
-
     form = {"encoding": party.encoding, "delimiter": party.delimiter, "decimal": party.decimal}
     if party.missing is None:
         return form

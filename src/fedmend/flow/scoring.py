@@ -14,6 +14,10 @@ from fedmend._json import plain
 from fedmend.errors import DataError
 from fedmend.federation import Federation
 from fedmend.flow.config.settings import MAJORITY
+from fedmend.learn import metrics
+from fedmend.learn.calibration import describe
+from fedmend.methods.annotators.estimator import Annotators
+from fedmend.methods.annotators.worker import LabelWorker
 from fedmend.report.uncertainty import Uncertainty
 
 
@@ -75,8 +79,6 @@ def measure(estimator: Any, test: Federation, reference: Reference) -> dict[str,
 
 def _elsewhere(estimator: Any, test: Federation, reference: Reference) -> dict[str, float]:
     """A method of one label party against the labels of others: its predictions go there."""
-    from fedmend.learn import metrics
-
     probabilities = estimator.predict_proba(test)
     if len(reference.parties) == 1:
         return _asked("metrics", probabilities, estimator, test, reference)
@@ -88,8 +90,6 @@ def _asked(
     question: str, probabilities: Any, estimator: Any, test: Federation, reference: Reference
 ) -> dict[str, Any]:
     """What the one party that holds the labels computes of a method's predictions."""
-    from fedmend.methods.annotators.worker import LabelWorker
-
     (party,) = reference.parties
     with test.workers(LabelWorker, parties=[party]) as group:
         return dict(getattr(group[party], question)(probabilities, estimator.classes_.tolist()))
@@ -99,8 +99,6 @@ def _majority(
     test: Federation, parties: tuple[str, ...], classes: list[Any]
 ) -> tuple[np.ndarray, np.ndarray]:
     """What most of the parties say of each test row, and where it is not a tie."""
-    from fedmend.methods.annotators.estimator import Annotators
-
     with Annotators(test, parties) as annotators:
         annotators.attach(classes)
         counts = annotators.votes()
@@ -136,8 +134,6 @@ def how_sure(estimator: Any, test: Federation, reference: Reference) -> Uncertai
 
 def _judged_elsewhere(estimator: Any, test: Federation, reference: Reference) -> dict[str, Any]:
     """Against one other party's labels, computed there; or against the majority of several."""
-    from fedmend.learn.calibration import describe
-
     probabilities = estimator.predict_proba(test)
     if len(reference.parties) == 1:
         return _asked("uncertainty_report", probabilities, estimator, test, reference)

@@ -16,7 +16,6 @@ from typing import Any
 
 from fedmend.federation import Federation
 from fedmend.federation.engines.local import LocalEngine
-from fedmend.flow.choosing import main_metric
 from fedmend.flow.live import Listener, LiveListener
 from fedmend.flow.manifest import CHECKPOINTS, work_in
 from fedmend.flow.mending import PAIRS_FOLDER, mend
@@ -26,7 +25,7 @@ from fedmend.flow.scoring import Reference
 from fedmend.flow.steps import SALT_FOLDER, Steps, in_stage
 from fedmend.flow.training import learn
 from fedmend.report.page import LEDGER_FILE, REPORT_FILE, write_report
-from fedmend.report.record import RECORD_FILE, MethodRun, RunRecord
+from fedmend.report.record import RECORD_FILE, MethodRun, RunRecord, main_metric
 from fedmend.secure.heads import exchange_heads
 
 SMALL_ROWS = 50_000
@@ -48,18 +47,10 @@ def execute(
     resume: go on with an unfinished run, or do again what changed settings touch of a finished
     one. start: the stage from which everything is done again.
     """
-    config = plan.config
     with work_in(
         Path(folder), plan, resume=resume, force=force, keep_failed=keep_failed, start=start
     ) as manifest:
-        live = LiveListener(
-            manifest,
-            listener or Listener(),
-            config.title,
-            config.shown(),
-            config.evaluate.metrics,
-            plan.seeds,
-        )
+        live = LiveListener(manifest, listener or Listener(), plan)
         fed = _federation(plan, manifest.folder, live)
         with fed, few_threads(fed):
             steps = Steps(fed, manifest, live)

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,10 +28,8 @@ from fedmend.data.table import Table
 from fedmend.errors import FedmendError
 from fedmend.federation import Federation, Site, Worker, exposed
 from fedmend.federation.bound import EVERY_RUN, declare
+from fedmend.flow.live import Listener
 from fedmend.flow.manifest import CHECKPOINTS, Manifest, StageEntry, fingerprint, hash_of, now
-
-if TYPE_CHECKING:
-    from fedmend.flow.live import Listener
 
 logger = logging.getLogger(__name__)
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedmend.errors import ConfigError, Refused
+from fedmend.federation import Federation
 from fedmend.flow.choosing import Contest, candidates_of
 from fedmend.flow.config.settings import AUTO, CORRECTED
-from fedmend.flow.manifest import CHECKPOINTS
+from fedmend.flow.manifest import CHECKPOINTS, StageEntry
+from fedmend.flow.mending import Found
 from fedmend.flow.plan import Method, Plan
 from fedmend.flow.scoring import Reference, how_sure, measure, reference_of
 from fedmend.flow.steps import Steps, in_stage, measured
@@ -20,11 +22,6 @@ from fedmend.methods.registry import ANNOTATED, make, method_class
 from fedmend.report.annotators import AnnotatorSkills
 from fedmend.report.record import MethodRun
 from fedmend.split.labels import in_words
-
-if TYPE_CHECKING:
-    from fedmend.federation import Federation
-    from fedmend.flow.manifest import StageEntry
-    from fedmend.flow.mending import Found
 
 CHOICE_FILE = "stages/choose/choice.json"
 MODEL_FOLDER = "model"

@@ -342,26 +342,12 @@ def _most_rows(seconds: float, repeats: int, sizes: int, parties: int) -> int:
 # ---------------------------------------------------------------- where the curve leads
 
 
-def power_law(rows: np.ndarray, errors: np.ndarray) -> tuple[float, float, float]:
+def power_laws(rows: np.ndarray, errors: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """floor, a and b of error(n) = floor + a * n^-b, all at least 0, by least squares.
 
-    >>> n = np.array([100, 200, 400, 800])
-    >>> floor, a, b = power_law(n, 0.1 + 2.0 * n**-0.5)
-    >>> round(floor, 3), round(a, 2), round(b, 2)
-    (0.1, 2.0, 0.5)
+    Of many curves at once. weights: how much each point of each curve counts. **Shape** rows [n],
+    errors and weights [m, n] -> [m, 3]
     """
-    floor, a, b = _power_laws(np.asarray(rows, dtype=np.float64), np.asarray(errors)[None, :])[0]
-    return float(floor), float(a), float(b)
-
-
-def _power_laws(
-    rows: np.ndarray, errors: np.ndarray, weights: np.ndarray | None = None
-) -> np.ndarray:
-    """The laws of many curves at once.
-
-    weights: how much each point of each curve counts. **Shape** rows [n], errors [m, n] -> [m, 3]
-    """
-    weights = np.ones_like(errors) if weights is None else weights
     weights = weights / weights.sum(1, keepdims=True)
     shapes = rows[None, :] ** -_EXPONENTS[:, None]
     mean = (weights * errors).sum(1, keepdims=True)
@@ -397,7 +383,7 @@ def read_curve(
     draws = rng.integers(0, len(errors), size=(_DRAWS, len(errors)))
     # Which sizes count how much is drawn too: the law is a guess about the curve's form.
     weights = np.vstack([np.ones(len(n)), rng.exponential(size=(_DRAWS, len(n)))])
-    laws = _power_laws(n, np.vstack([errors.mean(0), errors[draws].mean(1)]), weights)
+    laws = power_laws(n, np.vstack([errors.mean(0), errors[draws].mean(1)]), weights)
     floor, a, b = laws.T
     # The law on both sides, not the last measurement: what lies between is the law's.
     led = np.stack([floor + a * twice**-b, a * (n[-1] ** -b - twice**-b)], axis=1)

@@ -26,7 +26,6 @@ from fedmend.federation.ledger import COORDINATOR
 from fedmend.flow.config.references import reference_problems
 from fedmend.flow.config.settings import (
     AUTO,
-    COMPLETED,
     CORRECTED,
     MAJORITY,
     TABLES,
@@ -38,6 +37,7 @@ from fedmend.flow.config.settings import (
 from fedmend.learn.metrics import CLASSIFICATION, REGRESSION
 from fedmend.methods.recipes import RECIPES
 from fedmend.methods.registry import ANNOTATED, COMPLETIONS, HORIZONTAL, METHODS, method_class
+from fedmend.report.record import COMPLETED
 
 _EXAMPLES = {
     "name": '"bank"', "data": '"bank.csv"', "id": '"customer"', "label": '"default"',

@@ -9,14 +9,12 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedmend._files import write_whole
 from fedmend.errors import ConfigError
 from fedmend.flow.config.references import begins_elsewhere, is_reference, with_references
-
-if TYPE_CHECKING:
-    from fedmend.flow.config.settings import Config
+from fedmend.flow.config.settings import Config
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 # What the advice decides; everything else is taken over as it stands.

@@ -12,23 +12,6 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from fedmend.data.sql import without_password
 from fedmend.federation.policy import Policy
 from fedmend.methods.registry import HORIZONTAL, METHODS, contestants, make, method_class
-from fedmend.report.record import COMPLETED
-
-__all__ = [
-    "AUTO",
-    "COMPLETED",
-    "CORRECTED",
-    "MAJORITY",
-    "TABLES",
-    "AutoSettings",
-    "CompleteSettings",
-    "Config",
-    "CorrectSettings",
-    "MethodSettings",
-    "PartySettings",
-    "slug_of",
-    "title_of",
-]
 
 AUTO = "auto"
 """A method chosen by cross-validation."""
