@@ -232,8 +232,8 @@ def site_of(
     file: PartyFile, kit: Path, run: str, tables: dict[str, Table], policy: Policy, **how: Any
 ) -> Site:
     """A party's site: its home in the kit is the run's, its records and keys are for all runs."""
-    places = {"home": kit / RUN_FOLDER / run, "records": kit / RECORDS}
-    site = Site(file.name, tables, policy=policy, device=file.device, **places, **how)
+    how |= {"home": kit / RUN_FOLDER / run, "records": kit / RECORDS, "device": file.device}
+    site = Site(file.name, tables, policy=policy, **how)
     install_keys(site, file)
     return site
 

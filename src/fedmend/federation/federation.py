@@ -332,10 +332,12 @@ class Federation:
         if not isinstance(ledger, Ledger):
             ledger = Ledger(Path(ledger) if ledger is not None else None)
         named, share = tuple(methods), float(test_share)
-        told = (run, title or run, named, int(seed), share, resume, reproducible)
+        hello = Hello(
+            run, title or run, named, int(seed), share, resume, reproducible, **(asker or {})
+        )
         engine = Opening(found.admin, run, wait_seconds, keep_jobs, waiting).engine(
             list(parties) if parties is not None else found.parties,
-            Hello(*told, **(asker or {})),
+            hello,
             ledger=ledger,
             call_timeout=call_timeout,
             stall_seconds=stall_seconds,

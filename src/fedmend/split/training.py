@@ -408,8 +408,6 @@ class Judged:
     that people should know, as sentences.
     """
 
-    parties: Sequence[str]
-
     def __init__(self, fed: Federation, label_party: Any, model: str) -> None:
         self.fed = fed
         self.label_party = label_party
@@ -423,7 +421,8 @@ class Judged:
 
     @property
     def passive(self) -> list[str]:
-        return [name for name in self.parties if name != self.label_party]
+        names: Sequence[str] = self.parties  # type: ignore[attr-defined]
+        return [name for name in names if name != self.label_party]
 
     def take_about(self, about: Mapping[str, Any]) -> None:
         self.task, self.classes = about["task"], about["classes"]
