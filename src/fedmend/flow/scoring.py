@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from fedmend._json import plain
 from fedmend.errors import DataError
 from fedmend.federation import Federation
@@ -31,6 +29,11 @@ class Reference:
 
     parties: tuple[str, ...]
     own: bool = False
+
+    @property
+    def one(self) -> str | None:
+        """The party whose labels count, where it is one."""
+        return self.parties[0] if len(self.parties) == 1 else None
 
     @property
     def words(self) -> str:
@@ -69,43 +72,11 @@ def reference_of(
 
 def measure(estimator: Any, test: Federation, reference: Reference) -> dict[str, float]:
     """All metrics of a fitted method on the test rows, computed where the labels are."""
-    against = reference.parties[0] if len(reference.parties) == 1 else None
     if estimator.takes_reference and not reference.own:
-        return dict(estimator.evaluate(test, against=against))
-    if reference.own or estimator.learnt_from(test) == [against]:
+        return dict(estimator.evaluate(test, against=reference.one))
+    if _judges_itself(estimator, test, reference):
         return dict(estimator.evaluate(test))
-    return _elsewhere(estimator, test, reference)
-
-
-def _elsewhere(estimator: Any, test: Federation, reference: Reference) -> dict[str, float]:
-    """A method of one label party against the labels of others: its predictions go there."""
-    probabilities = estimator.predict_proba(test)
-    if len(reference.parties) == 1:
-        return _asked("metrics", probabilities, estimator, test, reference)
-    said, clear = _majority(test, reference.parties, estimator.classes_.tolist())
-    return metrics.classification(said[clear], probabilities[clear])
-
-
-def _asked(
-    question: str, probabilities: Any, estimator: Any, test: Federation, reference: Reference
-) -> dict[str, Any]:
-    """What the one party that holds the labels computes of a method's predictions."""
-    (party,) = reference.parties
-    with test.workers(LabelWorker, parties=[party]) as group:
-        return dict(getattr(group[party], question)(probabilities, estimator.classes_.tolist()))
-
-
-def _majority(
-    test: Federation, parties: tuple[str, ...], classes: list[Any]
-) -> tuple[np.ndarray, np.ndarray]:
-    """What most of the parties say of each test row, and where it is not a tie."""
-    with Annotators(test, parties) as annotators:
-        annotators.attach(classes)
-        counts = annotators.votes()
-    return counts.argmax(1), (counts == counts.max(1, keepdims=True)).sum(1) == 1
-
-
-# ---------------------------------------------------------------- how sure
+    return _elsewhere("metrics", estimator, test, reference)
 
 
 def how_sure(estimator: Any, test: Federation, reference: Reference) -> Uncertainty | None:
@@ -118,25 +89,39 @@ def how_sure(estimator: Any, test: Federation, reference: Reference) -> Uncertai
     if estimator.horizontal:
         return Uncertainty(**plain({"worth": estimator.uncertainty_report(test)}))
     several = len(reference.parties) > 1 and not reference.own
-    against = reference.parties[0] if len(reference.parties) == 1 else None
-    worth: dict[str, Any]
     if estimator.takes_reference and not several:
-        worth = estimator.uncertainty_report(test, against=against)
-    elif reference.own or estimator.learnt_from(test) == [against]:
+        worth = estimator.uncertainty_report(test, against=reference.one)
+    elif _judges_itself(estimator, test, reference):
         rows = "aligned" if test.is_aligned else None
         worth = estimator.uncertainty_report(test, rows=rows)
     else:
-        worth = _judged_elsewhere(estimator, test, reference)
+        worth = _elsewhere("uncertainty_report", estimator, test, reference)
     content: dict[str, Any] = {"worth": worth, "against": reference.words if several else ""}
     content |= estimator.evidence_report(test)
     return Uncertainty(**plain(content))
 
 
-def _judged_elsewhere(estimator: Any, test: Federation, reference: Reference) -> dict[str, Any]:
-    """Against one other party's labels, computed there; or against the majority of several."""
-    probabilities = estimator.predict_proba(test)
-    if len(reference.parties) == 1:
-        return _asked("uncertainty_report", probabilities, estimator, test, reference)
-    undecided = estimator.predict_uncertainty(test)
-    said, clear = _majority(test, reference.parties, estimator.classes_.tolist())
-    return describe(probabilities[clear], undecided[clear], said[clear])
+def _judges_itself(estimator: Any, test: Federation, reference: Reference) -> bool:
+    """Whether the labels that count are those that the method learnt."""
+    return reference.own or estimator.learnt_from(test) == [reference.one]
+
+
+def _elsewhere(
+    question: str, estimator: Any, test: Federation, reference: Reference
+) -> dict[str, Any]:
+    """A method of one label party against the labels of others: its predictions go there.
+
+    Of several parties, what most say of a row is learnt by a sum; ties are left out.
+    """
+    probabilities, classes = estimator.predict_proba(test), estimator.classes_.tolist()
+    if reference.one is not None:
+        with test.workers(LabelWorker, parties=[reference.one]) as group:
+            return dict(getattr(group[reference.one], question)(probabilities, classes))
+    with Annotators(test, reference.parties) as annotators:
+        annotators.attach(classes)
+        counts = annotators.votes()
+    clear = (counts == counts.max(1, keepdims=True)).sum(1) == 1
+    said = counts.argmax(1)[clear]
+    if question == "metrics":
+        return metrics.classification(said, probabilities[clear])
+    return describe(probabilities[clear], estimator.predict_uncertainty(test)[clear], said)

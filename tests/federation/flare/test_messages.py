@@ -16,8 +16,9 @@ from fedmend.errors import (
     Refused,
     WireError,
 )
-from fedmend.federation import Policy, wire
+from fedmend.federation import Ledger, Policy, wire
 from fedmend.federation.engines.flare.messages import (
+    Conversation,
     error_reply,
     part,
     read_reply,
@@ -137,3 +138,23 @@ def test_fields_are_of_their_type():
 def test_any_bytes_are_a_wire_error_or_a_request(raw):
     with contextlib.suppress(WireError):
         assert read_request(raw)["op"]
+
+
+def test_what_a_conversation_notes():
+    """What was asked and what came, by number; of a stop only that it was refused."""
+    ledger = Ledger()
+    talk = Conversation("telco", ledger)
+    with pytest.raises(WireError, match="'telco' answered hello with a list"):
+        talk.open([])
+    talk.open({"session": b"0" * 16})
+    assert talk.settle(talk.start("Rank", "train", {}), reply("Rank#1")) == "Rank#1"
+    ledger.flush()
+    routes = [(each.sender, each.call, each.message) for each in ledger]
+    assert routes == [("coordinator", "Rank.start", 1), ("telco", "Rank.start", 1)]
+    talk.settle(talk.stop("Rank#1"), reply(None))
+    assert len(ledger) == 2, "as at the party, whose ledger must have the same"
+    answer = error_reply(Refused("telco", "no session is open", "say hello"), policy=OPEN)
+    with pytest.raises(Refused, match="no session") as refused:
+        talk.settle(talk.stop("Rank#1"), answer)
+    assert refused.value.party == "telco"
+    assert [(each.call, each.note) for each in ledger][2:] == [("stop", "refused")]
