@@ -1,6 +1,7 @@
 """InC: both stages, its three posteriors, odd annotators, feedback, keeping and resuming."""
 
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, FedmendWarning, NotFitted, ResumeError
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
 from fedmend.methods.annotators import aggregation as crowds
-from fedmend.methods.annotators.estimator import crowd_roster
+from fedmend.methods.annotators.estimator import Fitting, crowd_roster
 from fedmend.methods.annotators.inc import Correction, InC
 from fedmend.methods.annotators.worker import label_review
 from fedmend.secure.align import align
@@ -173,8 +174,9 @@ def test_of_two_helpers_the_one_that_has_not_seen_a_row_is_asked(crowd_of):
     model, rows = InC(**QUICK | {"crossfit": True}), len(crowd.truth)
     features, _ = crowd_roster(crowd.fed, None)
     soft = crowds.soft_labels(crowds.count_votes(crowd.votes, 3))
+    named: Any = SimpleNamespace(classes=["a", "b", "c"])
     with ExitStack() as stack:
-        made = model._classifier(stack, crowd.fed, features, ["a", "b", "c"], soft)
+        made = model._classifier(stack, Fitting(crowd.fed, features, named, soft), soft)
         (_, one, two) = (session for session, _ in made._all)
         assert sorted([*one.train, *two.train]) == list(range(rows))
         made.epoch(1)
