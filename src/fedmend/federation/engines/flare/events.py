@@ -14,7 +14,6 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 EVENTS_FILE = "events.jsonl"
-LEVELS = ("info", "refused", "error")
 
 
 def printable(text: str) -> str:
