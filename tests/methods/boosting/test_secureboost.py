@@ -185,7 +185,7 @@ def test_sums_that_follow_from_known_sides_are_not_asked_for(
     )
     model = fm.SecureBoost(**how, mode=mode).fit(torn)
     assert len(asked) == len(set(asked)) > 2
-    stored = CutTable(torn.engine.sites["telco"].state[f"{model.network_.model}:columns"].layouts)
+    stored = CutTable(part_of(torn.engine.sites["telco"], model.network_.model).layouts)
     assert stored.stored > max(summed)
     monkeypatch.setattr(secureboost, "WORTH_ASKING_LESS", -1.0)
     summed.clear()
@@ -431,7 +431,7 @@ def test_bins_and_leaves_have_as_many_rows_as_the_policy_asks_for(frame: pd.Data
     fed = federation(frame, policy=fm.Policy(min_rows=40))
     model = fm.SecureBoost(trees=3, depth=6, min_leaf=1, validation=0.0).fit(fed)
     part = part_of(fed.engine.sites["bank"], model.network_.model)
-    fitted = fed.engine.sites["telco"].state[f"{model.network_.model}:columns"].columns
+    fitted = part_of(fed.engine.sites["telco"], model.network_.model).columns
     table = fed.engine.sites["telco"].tables["train"]
     for each in fitted:
         counts = np.bincount(each.codes(table.frame[each.column.name]))
