@@ -74,11 +74,13 @@ def federation(
     return fed
 
 
-def in_the_clear(frame: pd.DataFrame, columns: list[str], label: str = "class") -> np.ndarray:
+def in_the_clear(
+    frame: pd.DataFrame, columns: list[str], label: str = "class", least: int = 1, **growth: Any
+) -> np.ndarray:
     """What the same algorithm says of the test rows at one party, without a protocol."""
     table = fm.Table(np.arange(N), frame[columns])
     train = table.take(np.arange(500))
-    few, many = (bin_table(train, most, 1) for most in (SMALL["bins"], OWN_BINS))
+    few, many = bin_table(train, SMALL["bins"], least), bin_table(train, OWN_BINS, 1)
     bins = [b if b.column.name in "abcf" else a for a, b in zip(few, many, strict=True)]
     cuts = CutTable([each.layout for each in bins])
     own = OwnBins(codes_of(bins, table), cuts, [each.column.name for each in bins])
@@ -93,7 +95,7 @@ def in_the_clear(frame: pd.DataFrame, columns: list[str], label: str = "class") 
         {"label": Target(y, np.arange(500), classes, counts)},
         CutTable([]),
         own,
-        Growth(depth=3, later_missing=True, min_rows=1),
+        Growth(depth=3, later_missing=True, min_rows=least, **growth),
         BoostSettings(8, 0.0, 15, 1.0, None, 8, 0),
         {},
     )
@@ -154,6 +156,26 @@ def test_whom_a_partner_does_not_know_has_missing_cells_there(label: str) -> Non
     joined["town"] = joined["town"].where(np.arange(N) >= 300, None)
     clear = in_the_clear(joined, ["d", "e", "town", "a", "b", "c", "f"], label)
     np.testing.assert_allclose(told(model, torn, label), clear, rtol=0, atol=1e-9)
+
+
+def test_a_cut_with_too_few_rows_is_passed_over_for_the_next() -> None:
+    """Else no root that wants it is split, in any tree to come."""
+    frame = people()
+    rng = np.random.default_rng(3)
+    frame["y"] = np.where(rng.random(N) < 0.1, "yes", "no")
+    frame.loc[rng.permutation(500)[:12], ["a", "y"]] = [9.0, "yes"]
+    fed = federation(frame, policy=fm.Policy(min_rows=20))
+    model = fm.SecureBoost(**SMALL, min_leaf=1).fit(fed)
+    part = part_of(fed.engine.sites["bank"], model.network_.model)
+    assert all(tree.cut[1] >= 0 for tree in part.trees[0])
+
+
+def test_leaves_that_a_policy_wants_larger_are_those_of_the_clear(frame: pd.DataFrame) -> None:
+    fed = federation(frame, policy=fm.Policy(min_rows=20))
+    model = fm.SecureBoost(**SMALL, min_leaf=1).fit(fed)
+    columns = ["d", "e", "town", "a", "b", "c", "f"]
+    clear = in_the_clear(frame, columns, least=20, min_leaf=1)
+    np.testing.assert_allclose(told(model, fed, "class"), clear, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -354,14 +354,19 @@ class Boosting:
         """Decide the splits; tells the cuts of A's of which the sides are not known yet."""
         self._hand_out()
         self._gains = []
-        unknown: dict[int, float] = {}
         for _, output in self._open():
             sources = [self._a_source, self._own_source]
             gains = output.gains(output.lefts(sources), self._twins(sources))
             cuts = np.concatenate([source.cuts for source in sources])
             gains[:, ~output.chosen_from[cuts]] = -np.inf
             self._gains.append((output, gains, cuts))
-            for best, cut in self._best(gains, cuts):
+        return self.choose_again()
+
+    def choose_again(self) -> list[int]:
+        """The same, once sides are known that were not: a cut may leave too few rows on one."""
+        unknown: dict[int, float] = {}
+        for output, gains, cuts in self._gains:
+            for best, cut in self._best(output, gains, cuts):
                 if 0 <= cut < len(self.cuts) and cut not in self.known:
                     unknown[cut] = max(unknown.get(cut, 0.0), best / output.energy)
         allowed = self.settings.allowance(self._number, len(self.known))
@@ -398,16 +403,32 @@ class Boosting:
         sums = self.own.table.sums(self.own.codes, rows, slot, len(output.asked), weights)
         return sums.astype(np.int64)
 
-    def _best(self, gains: np.ndarray, cuts: np.ndarray) -> list[tuple[float, int]]:
-        """Per open node the best gain and its cut, -1 where none pays."""
+    def _best(self, output: Output, gains: np.ndarray, cuts: np.ndarray) -> list[tuple[float, int]]:
+        """Per open node the best gain and its cut, -1 where none pays.
+
+        At the root a cut that is known to leave fewer than `min_rows` rows on a side is passed
+        over: a root that insists on one is never split, nor is that of any tree to come. (A lower
+        node stays whole then: with the next best cut there trees did worse on rows held out.)
+        """
         if not len(cuts):  # so few rows that no bin may be cut off
             return [(0.0, -1)] * len(gains)
-        at = gains.argmax(axis=1)
-        best = gains[np.arange(len(gains)), at]
-        return [
-            (float(gain), int(cuts[place]) if gain > self.growth.min_gain else -1)
-            for gain, place in zip(best, at, strict=True)
-        ]
+        found = []
+        for node, own in zip(output.open, gains, strict=True):
+            at = int(own.argmax())
+            while (
+                node == 1 and own[at] > self.growth.min_gain and self._too_small(output, cuts[at])
+            ):
+                own[at] = -np.inf
+                at = int(own.argmax())
+            found.append((float(own[at]), int(cuts[at]) if own[at] > self.growth.min_gain else -1))
+        return found
+
+    def _too_small(self, output: Output, cut: int) -> bool:
+        """Whether a cut of all rows, if its sides are known, leaves too few on one."""
+        if cut < len(self.cuts) and cut not in self.known:
+            return False
+        left, rows = np.count_nonzero(self._goes_left(cut)[output.rows]), len(output.rows)
+        return bool(min(left, rows - left) < self.growth.min_rows)
 
     def _decide(self, sayable: set[int], *, restricted: bool) -> None:
         self._decided: list[tuple[Output, dict[int, int]]] = []
@@ -415,7 +436,7 @@ class Boosting:
             if restricted:
                 silent = (cuts < len(self.cuts)) & ~np.isin(cuts, list(sayable))
                 gains[:, silent] = -np.inf
-            best = self._best(gains, cuts)
+            best = self._best(output, gains, cuts)
             output.gain[output.open] = [gain for gain, _ in best]
             decided = {
                 node: cut for node, (_, cut) in zip(output.open, best, strict=True) if cut >= 0

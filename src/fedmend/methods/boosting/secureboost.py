@@ -456,9 +456,12 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
             self.boosting.take_sums(np.concatenate([self._sums[name] for name in names], axis=1))
 
     @exposed(kind="control")
-    def choose(self) -> dict[str, Sealed]:
-        """Decide the splits; encrypted for each partner the cuts whose sides are needed, if any."""
-        return self._requests(self.boosting.choose())
+    def choose(self, again: bool = False) -> dict[str, Sealed]:
+        """Decide the splits; encrypted for each partner the cuts whose sides are needed, if any.
+
+        again: sides have come, by which a cut may be too small."""
+        choose = self.boosting.choose_again if again else self.boosting.choose
+        return self._requests(choose())
 
     @exposed(kind="control", takes={"sealed": "side"})
     def take_sides(self, sealed: Sealed, sender: str) -> None:
@@ -797,7 +800,10 @@ class TreeEnsemble(Judged):
                 columns = active.load_numbers(start, stop, aligned)
                 for each in histograms.values():
                     each.sums(columns)
-            self._exchange(passive, active, active.choose())
+            requests = active.choose()
+            while requests:
+                self._exchange(passive, active, requests)
+                requests = active.choose(True)
             if not active.split():
                 break
         return int(active.finish_tree())
