@@ -433,6 +433,9 @@ def main(argv: list[str]) -> int:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     what, only = (argv[0] if argv else "compare"), argv[1:]
+    if what not in ("record", "compare"):
+        print(__doc__)
+        return 2
     found = results(only)
     here = {"machine": platform.machine(), "torch": torch.__version__, "numpy": np.__version__}
     if what == "record":

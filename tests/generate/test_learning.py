@@ -217,8 +217,8 @@ def test_the_classifiers_target_and_the_published_optimizer():
     small: dict[str, Any] = {"epochs": 1, "channels": 4, "device": "cpu"}
     published = TableGAN.paper(**small).fit(groups(120))
     assert published._target().spans[0].column == "group"
-    settings = published._optimizer(torch.nn.Linear(1, 1)).defaults
-    assert (settings["lr"], settings["betas"], settings["eps"]) == (2e-4, (0.5, 0.999), 1e-8)
+    settings = published._optimizer(torch.nn.Linear(1, 1)).spec
+    assert (settings.lr, settings.betas, settings.eps) == (2e-4, (0.5, 0.999), 1e-8)
     assert {span.activation for span in published.encoder_.of("x")} == {"tanh"}
     assert TableGAN(target="x", **small).fit(groups(120))._target().spans[0].column == "x"
     assert not TableGAN(**small).fit(groups(120).with_label(None))._target().is_used

@@ -27,6 +27,7 @@ from fedmend.errors import ConfigError
 from fedmend.generate.adversarial import GUMBEL, Adversarial, Step
 from fedmend.generate.encoder import Encoder
 from fedmend.generate.training import descend
+from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
 
 _SLOPE = 0.2
 
@@ -196,15 +197,10 @@ class ConvolutionalGAN(Adversarial):
             raise ConfigError(f"target={self.target!r} is no column of the table: {known}")
         return Target(self.encoder_, self.target or self.label_, self.device_)
 
-    def _optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.Adam(
-            module.parameters(),
-            self.lr,
-            (0.5, self.beta2),
-            self.epsilon,
-            weight_decay=self.decay,
-            fused=True,
-        )
+    def _optimizer(self, module: nn.Module) -> FlatOptimizer:
+        betas = (0.5, self.beta2)
+        spec = OptimizerSpec("adam", self.lr, self.decay, betas=betas, eps=self.epsilon)
+        return FlatOptimizer(list(module.parameters()), spec, aligned=True)
 
     def _rivalry(self, network: nn.Module, stream: torch.Generator) -> Step:
         width, target = self.encoder_.width, self._target()

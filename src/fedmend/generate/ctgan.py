@@ -27,6 +27,7 @@ from fedmend.generate.adversarial import GUMBEL, Adversarial, Step
 from fedmend.generate.encoder import Encoder, Span
 from fedmend.generate.training import descend
 from fedmend.learn.nets import SeededDropout
+from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
 
 _SLOPE = 0.2
 
@@ -78,12 +79,9 @@ class CTGAN(Adversarial):
         width = self.encoder_.width + self.conditions_.width
         critic = PackedCritic(self.pac * width, self.hidden, self.dropout, stream)
         self._placed("critic", critic)
-        judges, makers = (
-            torch.optim.Adam(
-                part.parameters(), lr=self.lr, betas=(0.5, 0.9), weight_decay=self.decay, fused=True
-            )
-            for part in (critic, network)
-        )
+        spec = OptimizerSpec("adam", self.lr, self.decay, betas=(0.5, 0.9))
+        judges = FlatOptimizer(list(critic.parameters()), spec, aligned=True)
+        makers = FlatOptimizer(list(network.parameters()), spec, aligned=True)
         neutral = torch.from_numpy(self.encoder_.neutral).to(self.device_)
 
         def step(

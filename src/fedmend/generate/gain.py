@@ -37,6 +37,7 @@ from fedmend.generate.training import (
     train,
 )
 from fedmend.learn.nets import SeededDropout, mlp, seed_dropout
+from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
 
 # --- the networks ---------------------------------------------------------------------------
 
@@ -266,8 +267,9 @@ class Duel:
         self, net: Imputer, critic: Critic, game: Game, generator: torch.Generator
     ) -> None:
         self.net, self.critic, self.game, self.generator = net, critic, game, generator
-        self.optimizer = torch.optim.Adam(net.parameters(), game.lr, fused=True)
-        self.critic_optimizer = torch.optim.Adam(critic.parameters(), game.lr, fused=True)
+        spec = OptimizerSpec("adam", game.lr)
+        self.optimizer = FlatOptimizer(list(net.parameters()), spec, aligned=True)
+        self.critic_optimizer = FlatOptimizer(list(critic.parameters()), spec, aligned=True)
         seed_dropout(net, generator)
 
     def step(self, rows: Rows) -> None:

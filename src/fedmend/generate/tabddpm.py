@@ -38,6 +38,7 @@ from fedmend.generate.training import (
     held_out,
     train,
 )
+from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
 
 _FARTHEST = 5.0  # normal scores beyond this do not occur
 
@@ -181,14 +182,12 @@ class TabDDPM(Generator):
         observed = torch.from_numpy(rows.observed).to(device)
         fitted, scored = held_out(rows.n_rows, self.validation, self._numpy_rng("held out"))
         part = torch.from_numpy(fitted).to(device)
-        adam = torch.optim.AdamW(
-            self.net_.parameters(), self.lr, weight_decay=self.weight_decay, fused=True
-        )
+        spec = OptimizerSpec("adamw", self.lr, self.weight_decay)
+        adam = FlatOptimizer(list(self.net_.parameters()), spec, aligned=True)
         average = EMA(self.net_, self.ema)
 
         def step(number: int, batch: torch.Tensor) -> None:
-            for group in adam.param_groups:
-                group["lr"] = self.lr * (1 - number / self.steps)
+            adam.scale = 1 - number / self.steps
             at = part[batch]
             time = torch.rand(len(at), generator=noise, device=device)
             descend(self._loss(self.net_, values[at], observed[at], time, noise), adam)

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from fedmend.federation.randomness import numpy_stream, stream
+from fedmend.learn.optim import FlatOptimizer
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ def held_out(n_rows: int, share: float, rng: np.random.Generator) -> tuple[np.nd
     return np.sort(order[count:]), np.sort(order[:count])
 
 
-def descend(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+def descend(loss: torch.Tensor, optimizer: FlatOptimizer) -> None:
     """One step of an optimizer down a loss."""
     optimizer.zero_grad()
     loss.backward()

@@ -25,6 +25,7 @@ from fedmend._parameters import parameters
 from fedmend.generate.base import Generator
 from fedmend.generate.encoder import Encoded, Encoder, Heads
 from fedmend.generate.training import Progress, batches, descend, generator_for, held_out, train
+from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
 
 _ROWS = 4096  # decoded at once
 
@@ -119,7 +120,8 @@ class VAE(Generator):
         fitted, scored = held_out(rows.n_rows, self.validation, self._numpy_rng("held out"))
         part = torch.from_numpy(fitted).to(device)
         parameters = [*self.encode_.parameters(), *self.decode_.parameters()]
-        adam = torch.optim.Adam(parameters, self.lr, weight_decay=self.weight_decay, fused=True)
+        spec = OptimizerSpec("adam", self.lr, self.weight_decay)
+        adam = FlatOptimizer(parameters, spec, aligned=True)
 
         def step(number: int, batch: torch.Tensor) -> None:
             at = part[batch]
