@@ -123,13 +123,16 @@ def test_methods_are_compared_on_the_same_draws() -> None:
     bars = {bar.name: bar for bar in promises(some_lines())}
     # Seed 2 of the left join (.96) has no counterpart: .93 against (.92 + .94) / 2.
     assert bars["adult, 16,000 rows, 10 %, both: auto over GBDT left join"].value == 0
-    assert bars["adult, 10 %: AUC of auto"].holds
     worse = [
         line(AUTO, 0.9265, each["seed"]) if each["method"] == AUTO else each
         for each in some_lines()
     ]
     assert not next(bar for bar in promises(worse) if "one: auto over" in bar.name).holds
     assert promises([each for each in some_lines() if each["method"] != AUTO]) == []
+    whole = promises([line("SecureBoost", 0.92, rows=40_000), line("SecureBoost", 0.92)])
+    assert [(bar.name, bar.holds) for bar in whole] == [
+        ("adult, all rows, 10 %: AUC of SecureBoost", True)
+    ]
 
 
 def test_what_is_done_alone_stands_for_every_overlap() -> None:
