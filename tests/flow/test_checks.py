@@ -329,3 +329,10 @@ def test_a_run_of_counts(workshop):
     assert record.metric == "rmse" and record.choice["metric"] == "rmse"
     assert {run.params["task"] for run in record.methods} == {"count"}
     assert record.overview["label"]["mean"] == pytest.approx(1.8, abs=0.4)
+
+
+def test_a_weight_column_is_looked_for(workshop):
+    workshop.write(method='name = "boosting"\nweight_column = "incom"')
+    (problem,) = findings(workshop).problems
+    assert "party 'bank', column 'incom': there is no such weight_column" in problem
+    assert "did you mean 'income'" in problem

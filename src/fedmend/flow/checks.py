@@ -14,14 +14,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from fedmend._suggest import closest
+from fedmend._suggest import closest, did_you_mean
 from fedmend.data.encode import NUMBERS, LabelEncoder
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
 from fedmend.federation import Federation, Party
 from fedmend.flow.config import Config, PartySettings
 from fedmend.flow.config.references import password_notes
-from fedmend.flow.config.settings import MAJORITY
+from fedmend.flow.config.settings import MAJORITY, WEIGHTS
 from fedmend.flow.config.sniffing import mostly_alike
 from fedmend.flow.doubts import (
     alike_doubts,
@@ -130,10 +130,15 @@ def _check_party(config: Config, party: PartySettings, found: Findings) -> None:
     parts = (train, test) if test is not None else set_aside(config, train)
     found.parts["training"][name], found.parts["test"][name] = parts
     found.notes += doubtful_columns(train, name, task=_said_of_the_label(config, party))
+    weights = {str(each.params[WEIGHTS]) for each in config.method if WEIGHTS in each.params}
     if not train.feature_names:
         found.notes.append(f"party {name!r} has no columns besides id and label")
     if party.label is not None and _is_the_truth(config, name):
         found.problems += _label_problems(config, train, parts, name)
+        found.problems += [
+            _told("there is no such weight_column", name, column, did_you_mean(column, train.names))
+            for column in weights - set(train.feature_names)
+        ]
         if not train.feature_names and any(method.name == "local" for method in config.method):
             found.problems.append(
                 f"method[local]: party {name!r} has no columns besides id and label, so "
@@ -141,8 +146,8 @@ def _check_party(config: Config, party: PartySettings, found: Findings) -> None:
             )
     if test is not None:
         # Where several label, nobody needs to label the test rows but the reference.
-        spared = party.label if len(config.labellers) > 1 else None
-        absent = [each for each in train.names if each not in test.names and each != spared]
+        spared = weights | {party.label if len(config.labellers) > 1 else None}
+        absent = [each for each in train.names if each not in test.names and each not in spared]
         if absent:
             found.problems.append(
                 _told(

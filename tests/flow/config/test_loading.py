@@ -425,3 +425,15 @@ def test_tasks_that_contradict_each_other(workshop):
     workshop.edit(('\ntask = "count"', ""), ('"default"', '"default"\ntask = "counts"'))
     with pytest.raises(ConfigError, match=r"party\[bank\].task must be one of 'binary'"):
         load_config(workshop.config)
+
+
+def test_a_weight_column_is_no_column_to_learn_from(workshop):
+    trees = 'name = "boosting"\nweight_column = "income"\n'
+    alone = '[[method]]\nname = "local-trees"\nweight_column = "income"\n'
+    load(workshop, alone, method=trees)
+    load(workshop, method='name = "auto"\ncandidates = ["local-trees", "boosting"]\n' + trees[18:])
+    (problem,) = problems(workshop, '[[method]]\nname = "local-trees"\n', method=trees)
+    assert "weight_column = 'income': local-trees would take this column" in problem
+    (problem,) = problems(workshop, "[complete]\n", method='name = "auto"\n' + trees[18:])
+    assert "'income': [complete], local, " in problem and "boosting would" not in problem
+    assert 'Mend: name = "boosting" and "local-trees" only' in problem

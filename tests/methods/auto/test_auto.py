@@ -234,6 +234,7 @@ def test_what_cannot_be_trained_is_told_and_left_out() -> None:
         ({"folds": 1}, "folds"),
         ({"budget": 0.0}, "budget"),
         ({"candidates": ("vfl",), "settings": {"epochs": -1}}, "epochs"),
+        ({"settings": {"weight_column": "w"}}, "would take the weight_column 'w' for one to learn"),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_is_trained(params, said) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fedmend.methods.boosting.bins import CutTable, LeftToAsk, bin_table, codes_
 from fedmend.methods.boosting.boost import Boosting, BoostSettings, OwnBins, Target, outputs_of
 from fedmend.methods.boosting.grow import Growth
 from fedmend.methods.boosting.secureboost import OWN_BINS, PassiveTrees
+from fedmend.serve.models import schema_of
 from fedmend.split.labels import keep_confidence
 from fedmend.split.parts import part_of
 
@@ -75,7 +77,13 @@ def federation(
 
 
 def in_the_clear(
-    frame: pd.DataFrame, columns: list[str], label: str = "class", least: int = 1, **growth: Any
+    frame: pd.DataFrame,
+    columns: list[str],
+    label: str = "class",
+    least: int = 1,
+    weights: np.ndarray | None = None,
+    trees: int = 8,
+    **growth: Any,
 ) -> np.ndarray:
     """What the same algorithm says of the test rows at one party, without a protocol."""
     table = fm.Table(np.arange(N), frame[columns])
@@ -92,11 +100,11 @@ def in_the_clear(
     elif label == "number":
         y = (y - mean) / scale
     boosting = Boosting(
-        {"label": Target(y, np.arange(500), classes, counts)},
+        {"label": Target(y, np.arange(500), classes, counts, weights=weights)},
         CutTable([]),
         own,
         Growth(depth=3, later_missing=True, min_rows=least, **growth),
-        BoostSettings(8, 0.0, 15, 1.0, None, 8, 0),
+        BoostSettings(trees, 0.0, 15, 1.0, None, trees, 0),
         {},
     )
     boosting.grow_at_home(np.arange(500), N)
@@ -280,6 +288,104 @@ def test_numbers_counts_and_several_classes(
     assert model.evaluate(fed.on("test"))[metric] > reference - 0.06
     predicted = model.predict(fed.on("test"), rows="all")
     assert set(predicted) <= set(frame["y"]) if label == "three" else (predicted > 0).all()
+
+
+@pytest.mark.parametrize("label", ["class", "three", "number", "count"])
+@pytest.mark.parametrize("mode", ["dealer", "bfv", "plain"])
+def test_weighted_trees_are_those_of_the_clear(label: str, mode: str) -> None:
+    frame = people(label).assign(w=np.random.default_rng(5).exponential(size=N).round(3) + 0.01)
+    columns = {"telco": ["d", "e", "town"], "bank": ["a", "b", "c", "f", "w"]}
+    allowed = fm.Policy(min_rows=1, allow=frozenset({*fm.Policy().allow, "row"}))
+    fed = federation(frame, columns, policy=allowed if mode == "plain" else OPEN)
+    how = {**SMALL, "trees": 2 if mode == "bfv" else 8, "mode": mode}
+    how["task"] = "count" if label == "count" else "auto"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        model = fm.SecureBoost(**how, weight_column="w").fit(fed)
+    names = ["d", "e", "town", "a", "b", "c", "f"]
+    clear = in_the_clear(frame, names, label, weights=frame["w"].to_numpy(), trees=how["trees"])
+    np.testing.assert_allclose(told(model, fed, label), clear, rtol=0, atol=1e-9)
+    assert np.abs(clear - in_the_clear(frame, names, label, trees=how["trees"])).max() > 0.01
+
+
+@pytest.mark.parametrize("label", ["class", "three", "number", "count"])
+def test_a_whole_weight_is_the_row_so_many_times(label: str) -> None:
+    """Of columns with few values, whose bins are the same; without a row's own in the model."""
+    frame = people(label).drop(columns=["town"])
+    frame[list("abcdef")] = frame[list("abcdef")].round(0)
+    times = np.random.default_rng(6).integers(0, 4, 500)
+    how: dict[str, Any] = {**SMALL, "task": "count" if label == "count" else "auto"}
+    test = fm.Table(np.arange(500, N), frame[500:].reset_index(drop=True), label="y")
+    said = []
+    for train, column in (
+        (frame[:500].assign(w=times), "w"),
+        (frame.loc[np.repeat(np.arange(500), times)], None),
+    ):
+        table = fm.Table(np.arange(len(train)), train.reset_index(drop=True), label="y")
+        fed = fm.Federation(fm.Party("bank", table, test=test, policy=OPEN))
+        said.append(told(fm.LocalTrees(**how, weight_column=column).fit(fed), fed, label))
+    np.testing.assert_allclose(*said, rtol=1e-9, atol=1e-9)
+    assert np.ptp(said[0]) > 0.5
+
+
+def test_rows_held_out_are_judged_by_their_weights() -> None:
+    """Where all that counts of them is of one class, later trees are judged by that class."""
+    y = np.zeros(40, np.int64)
+    y[:10] = 1
+    held = Target(y, np.arange(40), 2, weights=np.where(y == 1, 1.0, 1e-9))
+    boosting = Boosting(
+        {"label": held},
+        CutTable([]),
+        OwnBins.none(40),
+        Growth(),
+        BoostSettings(1, 0.5, 5, 1.0, None, 1, 0),
+        {},
+    )
+    (task,) = boosting.tasks
+    task.outputs[0].scores = np.full(40, 2.0)
+    assert task.loss() == pytest.approx(np.log1p(np.exp(-2.0)), rel=1e-6)
+    assert task.starts[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (-1.5, r"party 'bank', column 'w'.*number from 0 on.*-1.5.*Mend: "),
+        (np.nan, r"party 'bank', column 'w'.*number from 0 on.*nan"),
+        (None, r"party 'bank', column 'w'.*less than one leaf's min_leaf=20"),
+    ],
+)
+def test_weights_that_cannot_be(frame: pd.DataFrame, weight: float | None, message: str) -> None:
+    weighted = frame.assign(w=1.0 if weight is not None else 1e-3)
+    if weight is not None:
+        weighted.loc[3, "w"] = weight
+    fed = federation(weighted, {"telco": ["d", "e"], "bank": ["a", "b", "w"]})
+    with pytest.raises(DataError, match=message):
+        fm.SecureBoost(**SMALL, weight_column="w").fit(fed)
+
+
+@pytest.mark.parametrize(("column", "message"), [("x", "column 'x'"), ("y", "besides the label")])
+def test_a_weight_column_is_another_column(fed: fm.Federation, column: str, message: str) -> None:
+    with pytest.raises(DataError, match=rf"party 'bank'.*{message}"):
+        fm.SecureBoost(**SMALL, weight_column=column).fit(fed)
+
+
+@pytest.mark.parametrize("auto", [False, True])
+def test_new_rows_need_no_weights(frame: pd.DataFrame, tmp_path: Path, auto: bool) -> None:
+    columns = {"telco": ["d", "e"], "bank": ["a", "b", "w"]}
+    fed = federation(frame.assign(w=2.0), columns)
+    how = {**SMALL, "weight_column": "w"}
+    method: Any = fm.SecureBoost(**how)
+    if auto:
+        method = fm.Auto(candidates=("local-trees", "boosting"), folds=2, settings=how)
+    model = method.fit(fed)
+    model.save(tmp_path / "model")
+    schema = schema_of(tmp_path / "model" / "bank")
+    assert schema is not None and list(schema) == ["a", "b"]
+    other = federation(frame, columns | {"bank": ["a", "b"]})
+    again = type(model).load(tmp_path / "model", other)
+    mine, later = (each.predict_proba(at.on("test")) for each, at in ((model, fed), (again, other)))
+    assert (mine == later).all()
 
 
 def test_a_negative_count_is_named() -> None:

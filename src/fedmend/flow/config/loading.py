@@ -29,6 +29,7 @@ from fedmend.flow.config.settings import (
     CORRECTED,
     MAJORITY,
     TABLES,
+    WEIGHTS,
     AutoSettings,
     Config,
     PartySettings,
@@ -297,6 +298,7 @@ def _cross_problems(config: Config) -> Iterator[str]:
         _reference,
         _test_tables,
         _methods,
+        _weights,
         _complete,
         _correct,
         _auto,
@@ -513,6 +515,33 @@ def _methods(config: Config) -> Iterator[str]:
                 f"method: {slugs.count(slug)} methods are shown as {titles[slugs.index(slug)]!r}. "
                 'Mend: give each its own title = "…"'
             )
+
+
+def _weights(config: Config) -> Iterator[str]:
+    """To a method that does not weight rows a column of weights is one to learn from."""
+    column = next((each.params[WEIGHTS] for each in config.method if WEIGHTS in each.params), None)
+    if column is None:
+        return
+    trained = {"complete": config.complete, "correct": config.correct}
+    others = [f"[{table}]" for table, asked in trained.items() if asked is not None]
+    how = {"horizontal": config.horizontal, "several": len(config.labellers) > 1}
+    for method in config.method:
+        names = method.names(**how) if isinstance(method, AutoSettings) else [method.name]
+        others += [
+            name
+            for name in names
+            if name in METHODS
+            and not (
+                method.params.get(WEIGHTS) == column
+                and WEIGHTS in method_class(name).parameter_names()
+            )
+        ]
+    if others:
+        yield (
+            f"{WEIGHTS} = {column!r}: {', '.join(dict.fromkeys(others))} would take this column "
+            f'for one to learn from. Mend: name = "boosting" and "local-trees" only (of "{AUTO}": '
+            f'candidates = ["local-trees", "boosting"]), each with {WEIGHTS} = {column!r}'
+        )
 
 
 def _complete(config: Config) -> Iterator[str]:

@@ -19,6 +19,8 @@ CORRECTED = " + corrected labels"
 """How methods trained on a mended federation are shown."""
 MAJORITY = "majority"
 """What evaluate.reference is called when the parties' votes decide."""
+WEIGHTS = "weight_column"
+"""The parameter of methods that weight rows."""
 PARTIES_IN_A_TITLE = 4
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]

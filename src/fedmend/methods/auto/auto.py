@@ -191,8 +191,9 @@ class _Contest:
         """Try them; how many folds were used."""
         counts, party = self.fed.alignment, self.network.label_party
         with self.fed.workers(BlendWorker, model=self.network.model) as workers:
-            tasks = {name: self.how.task if name == party else None for name in self.fed.names}
-            told = {name: workers[name].create(task) for name, task in tasks.items()}
+            weights = (self.how.settings or {}).get("weight_column")
+            asked = {name: [None] for name in self.fed.names} | {party: [self.how.task, weights]}
+            told = {name: workers[name].create(*each) for name, each in asked.items()}
         self.network.take_about(told[party])
         least = max(LEAST, *(int(each["least"]) for each in told.values()))
         real, alone = counts.aligned - counts.completed, counts.unaligned[party]
@@ -441,6 +442,14 @@ class Auto(LabelledEstimator):
             )
         for name in self.candidates or ():
             self.made(Candidate(name), self.label_party or "").check_params()
+        column = (self.settings or {}).get("weight_column")
+        given = self.candidates or contestants(horizontal=False, annotators=False, torn=None)
+        for name in given if column is not None else ():
+            if "weight_column" not in METHODS[name].load().parameter_names():
+                raise ConfigError(
+                    f"candidates: {name!r} would take the weight_column {column!r} for one to "
+                    'learn from. Mend: candidates=("local-trees", "boosting")'
+                )
 
     # ------------------------------------------------------------------ keeping
 

@@ -75,9 +75,10 @@ class BlendWorker(AnsweringWorker):
     # ------------------------------------------------------------------ a model
 
     @exposed(kind="control")
-    def create(self, task: str | None) -> dict[str, Any]:
+    def create(self, task: str | None, weight_column: str | None = None) -> dict[str, Any]:
         """Tells how few rows an answer may rest on. task: of the label, where it is."""
-        encoder = Encoder().fit(self.table) if self.table.feature_names else None
+        used = self.table.select(n for n in self.table.feature_names if n != weight_column)
+        encoder = Encoder().fit(used) if used.names else None
         labels = None
         if task is not None:
             labels = self._fitted_labels("regression" if task == "count" else task, "float64")

@@ -57,9 +57,10 @@ class Target:
 
     classes: how many; 0 for numbers. counts: they are counts, whose logarithm is learnt (Poisson).
     likelihoods: how likely what is said of a row is under each class, where labels are corrected or
-    reported at random (`split.labels`): the loss is -log sum p_y L_y.
+    reported at random (`split.labels`): the loss is -log sum p_y L_y. weights: how often each row
+    counts, above 0 at training rows; once if None.
 
-    **Shape** labels [n]; likelihoods [n, C].
+    **Shape** labels, weights [n]; likelihoods [n, C].
     """
 
     labels: np.ndarray
@@ -67,11 +68,15 @@ class Target:
     classes: int = 0
     counts: bool = False
     likelihoods: np.ndarray | None = None
+    weights: np.ndarray | None = None
 
     @property
     def constant(self) -> bool:
-        """Whether every row's loss has the same curvature."""
+        """Whether the curvature of a row's loss is 1, or its weight."""
         return not self.classes and not self.counts
+
+    def weights_of(self, rows: np.ndarray) -> np.ndarray | None:
+        return None if self.weights is None else self.weights[rows]
 
     def wanted(self, rows: np.ndarray, shares: np.ndarray) -> np.ndarray:
         """The classes of rows as shares [outputs, rows]: 0 or 1, or what is likely after all."""
@@ -128,7 +133,10 @@ class _Task:
             gradient, curvature = means - target.labels[rows], np.maximum(means, 1e-12)
         else:
             gradient, curvature = scores - target.labels[rows], np.ones_like(scores)
-        return gradient, curvature
+        weights = target.weights_of(rows)
+        return (
+            (gradient, curvature) if weights is None else (gradient * weights, curvature * weights)
+        )
 
     def loss(self) -> float:
         """The mean loss of the rows held out."""
@@ -148,7 +156,7 @@ class _Task:
             losses = np.exp(np.minimum(scores[0], LARGEST_LOG)) - labels * scores[0]
         else:
             losses = (scores[0] - labels) ** 2
-        return float(losses.mean())
+        return float(np.average(losses, weights=target.weights_of(rows)))
 
     def judge(self, number: int, patience: int) -> None:
         """Keep the scores of the best round; stop when it is `patience` rounds back."""
@@ -203,15 +211,16 @@ def _shares(scores: np.ndarray) -> np.ndarray:
 
 def _starts(target: Target, rows: np.ndarray) -> list[float]:
     """What every row's scores are before the first tree: of the mean, of the classes' shares."""
-    labels = target.labels[rows]
+    labels, weights = target.labels[rows], target.weights_of(rows)
     if not target.classes:
-        mean = float(labels.mean())
+        mean = float(np.average(labels, weights=weights))
         return [float(np.log(max(mean, 1e-12)))] if target.counts else [mean]
     if target.likelihoods is None:
-        counts = np.bincount(labels, minlength=target.classes)
+        counts = np.bincount(labels, weights, minlength=target.classes)
     else:
         likely = target.likelihoods[rows]
-        counts = (likely / likely.sum(1, keepdims=True)).sum(0)
+        shares = likely / likely.sum(1, keepdims=True)
+        counts = (shares if weights is None else shares * weights[:, None]).sum(0)
     logs = np.log(counts + 0.5)
     return [logs[1] - logs[0]] if len(logs) == 2 else list(logs - logs.mean())
 

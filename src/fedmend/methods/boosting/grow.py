@@ -83,7 +83,8 @@ class Source:
 class Output:
     """One sequence of trees and, while one grows, the state of its nodes.
 
-    scores: the sum of the trees at all numbered rows; constant: the curvature is 1 everywhere.
+    scores: the sum of the trees at all numbered rows; constant: the curvature of a row is 1, or its
+    weight.
     usable: which of all cuts may be chosen.
     """
 
@@ -250,7 +251,9 @@ def quantise(
     largest = float(np.abs(gradient).sum())
     unit = ((1 << (HALF - 1)) - rounding) / largest if largest > 0 else 1.0
     whole = float(curvature.sum())
-    curve = 1.0 if constant or whole == 0 else ((1 << HALF) - rounding) / whole
+    most = (1 << HALF) - rounding
+    exact = whole == 0 or (constant and whole <= most and not (curvature % 1).any())
+    curve = 1.0 if exact else most / whole
     upper = np.rint(gradient * unit).astype(np.int64)
     lower = np.rint(curvature * curve).astype(np.int64)
     return (upper << HALF) + lower, unit, curve

@@ -346,6 +346,7 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         self._sums: dict[str, np.ndarray] = {}
         self._left: dict[str, LeftToAsk] = {}
         self._boosting: Boosting | None = None
+        self._weight_column: str | None = None
 
     # ------------------------------------------------------------------ training
 
@@ -357,9 +358,10 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         encoder = self._fitted_labels("regression" if counts else task, "float64")
         if counts:
             self._check_counts(encoder)
-        own = OwnColumns(None, [])
+        self._weight_column = settings["weight_column"]
+        own, table = OwnColumns(None, []), self._without_weights()
         if settings["own"]:
-            own = OwnColumns.fit(self.table, None, max(OWN_BINS, int(settings["bins"])), 1)
+            own = OwnColumns.fit(table, None, max(OWN_BINS, int(settings["bins"])), 1)
         keep_part(self.site, self.model, TreesPart(dict(layouts), own, encoder, counts))
         return self.about()
 
@@ -373,6 +375,42 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
                 value=values.min(),
                 mend='task = "regression", or correct the label',
             )
+
+    def _without_weights(self) -> Table:
+        """The table as trees see it."""
+        name = self._weight_column
+        if name is None:
+            return self.table
+        if name == self.table.label or name in self.table.blocks:
+            raise self._wrong_weights("weights are a column of numbers besides the label", name)
+        try:
+            return self.table.drop(name)
+        except DataError as error:
+            raise error.at(self.site.name) from None
+
+    def _weights(self, rows: np.ndarray, min_leaf: int) -> np.ndarray | None:
+        """How often each of the rows at hand counts; those of `rows` are checked."""
+        if self._weight_column is None:
+            return None
+        cells = self.table.frame[self._weight_column].astype(object).iloc[self._rows_used]
+        weights = pd.to_numeric(cells, errors="coerce").to_numpy(np.float64)
+        found = weights[rows]
+        wrong = rows[~(np.isfinite(found) & (found >= 0))]
+        if len(wrong):
+            raise self._wrong_weights("a weight is a number from 0 on", cells.iloc[wrong[0]])
+        if found.sum() < min(min_leaf, len(rows)):
+            problem = f"all weights together are less than one leaf's min_leaf={min_leaf}"
+            raise self._wrong_weights(problem, float(found.sum()))
+        return weights
+
+    def _wrong_weights(self, problem: str, value: Any) -> DataError:
+        return DataError(
+            problem,
+            party=self.site.name,
+            column=self._weight_column,
+            value=value,
+            mend="a number for every labelled row, 1 on average, in the weight_column",
+        )
 
     @exposed(kind="control")
     def about(self) -> dict[str, Any]:
@@ -397,12 +435,15 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
             self.table.frame[self._label_column(part.labels)], party=self.site.name
         )[self._rows_used]
         rows = np.flatnonzero(has_label(encoded))
+        weights = self._weights(rows, grown.min_leaf)
+        if weights is not None:
+            rows = rows[weights[rows] > 0]
         if part.counts:
             encoded = part.labels.inverse(encoded)
         likelihood, likely = self._label_likelihood(), None
         if likelihood is not None and part.classes:
             likely = likelihood.of(part.labels.classes_)[self._rows_used]
-        target = Target(encoded, rows, part.classes, part.counts, likely)
+        target = Target(encoded, rows, part.classes, part.counts, likely, weights)
         own = OwnBins(
             part.own.codes(self.table.take(self._rows_used)),
             CutTable(part.own.layouts),
@@ -710,6 +751,7 @@ class TreeEnsemble(Judged):
                 "task": how.task,
                 "bins": how.bins,
                 "own": self.label_party in self.parties,
+                "weight_column": how.weight_column,
             }
             about = active.create(settings, layouts)
             self.take_about(about)
@@ -913,6 +955,7 @@ class SecureBoost(LabelledEstimator):
     refit: as many are then grown on all rows. mode: of the products (docs/inner-products.md).
     task: "auto", "binary", "multiclass", "regression" or "count". label_party: whose labels.
     label_dp: ε of randomised response, through which alone the trees know labels, or None.
+    weight_column: of the label party, says how often each of its rows counts; no feature then.
     A checkpoint is what the label party keeps every ten trees.
     """
 
@@ -931,6 +974,7 @@ class SecureBoost(LabelledEstimator):
     task: str = "auto"
     label_party: str | None = None
     label_dp: float | None = None
+    weight_column: str | None = None
     seed: int = 0
 
     _trains_on: ClassVar[str] = "labelled"
