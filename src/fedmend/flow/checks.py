@@ -37,7 +37,7 @@ from fedmend.flow.reading import (
     set_aside,
 )
 from fedmend.learn.metrics import CLASSIFICATION, REGRESSION
-from fedmend.methods.registry import ANNOTATED, METHODS
+from fedmend.methods.registry import ANNOTATED, METHODS, make
 from fedmend.report.overview import Overview, overview
 from fedmend.secure.align import align
 from fedmend.secure.identifiers import RULES, better_rule, describe_ids, shared_by_rule
@@ -258,6 +258,14 @@ def _vertical_problems(config: Config, found: Findings) -> Iterator[str]:
     else:
         yield from _overlap_problems(config, found)
     if config.complete is not None:
+        how = make(config.complete.name, config.complete.params)
+        may_leave = [party.policy.build().may_leave for party in config.party]
+        if how.correlation_mode == "published" and not any("row" in each for each in may_leave):
+            yield (
+                'complete.correlation_mode = "published" shows the coordinator differences of rows '
+                '(kind "row"), which no party\'s policy allows. Mend: correlation_mode = "bfv", '
+                "which gives the same value, or that kind under policy.allow for a trial"
+            )
         ids = _ids_by(config.align.normalise, tables)
         common = set.intersection(*ids.values())
         source = config.complete.params.get("source")

@@ -183,7 +183,7 @@ ONE_WRONG = [
     ({"two": True, "method": f'{INC}\nposterior = "sum"'}, "posterior must be one of product, row"),
     (
         {"two": True, "method": f'{INC}\ninitial_epochs = "few"'},
-        "a whole number, got 'few'. Mend: l",
+        "a number, got 'few'. Mend: l",
     ),
     (
         {

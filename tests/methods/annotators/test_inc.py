@@ -410,6 +410,10 @@ def test_parameters_and_presets():
     paper = InC.paper("mlp", seed=4)
     assert (paper.posterior, paper.top, paper.seed) == ("row", (32,), 4)
     assert InC.paper().top == ()
+    # 50 + 50 epochs as published, and half and half in a run made shorter for a try.
+    assert [InC.paper(epochs=epochs)._first for epochs in (100, 10, 3, 1)] == [50, 5, 1, 0]
+    with pytest.raises(ConfigError, match="Mend: initial_epochs = 0.5 goes with any length"):
+        InC(initial_epochs=2.5).check_params()
     assert "posterior='row'" in repr(InC(posterior="row"))
     with pytest.raises(ConfigError) as caught:
         InC(posterior="sum", secure="yes", initial_epochs=200, label_dp=0, seal=True).fit(

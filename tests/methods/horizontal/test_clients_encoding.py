@@ -78,6 +78,22 @@ def test_whole_numbers_here_and_fractions_there_are_numbers():
     assert both.std() == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("rare", [[1.0] * 3, [1.0] * 3 + [0.0] * 4])
+def test_two_numbers_of_which_one_is_rare_are_numbers_where_others_have_more(rare):
+    """The pixel at a picture's edge: 0 and, at a client, three times 1."""
+    few = np.concatenate([np.zeros(50 if len(rare) == 3 else 0), rare])
+    tables = {
+        "a": Table.from_frame(pd.DataFrame({"x": np.arange(60.0) / 4})),
+        "b": Table.from_frame(pd.DataFrame({"x": few})),
+    }
+    assert tables["b"].schema["x"].kind == "binary"
+    schema = common_schema({party: describe(table, 10) for party, table in tables.items()})
+    assert schema["x"].kind == "continuous"
+    words = Table.from_frame(pd.DataFrame({"x": ["no"] * 5 + ["yes"] * 4}))
+    with pytest.raises(DataError, match="'x': is nominal here and continuous at party 'a'"):
+        common_schema({"a": describe(tables["a"], 10), "b": describe(words, 10)})
+
+
 def test_image_channels_are_measured_together():
     rng = np.random.default_rng(1)
     blocks = [rng.integers(0, 256, (n, 3, 4, 4), dtype=np.uint8) for n in (5, 9)]

@@ -339,7 +339,7 @@ def test_the_preset_holds_the_authors_values():
     paper = SAGE.paper()
     assert (paper.rounds, paper.per_round, paper.lr, paper.tau) == (300, 8, 0.1, 0.95)
     assert (paper.labelled_batch, paper.unlabelled_batch, paper.epochs) == (128, 256, 5)
-    assert paper.carry_momentum and paper.net == "resnet8"
+    assert paper.carry_momentum and paper.net == "auto"  # a ResNet-8 for images
     assert paper.average_rounds is None
     assert paper.kappa == pytest.approx(13.863, abs=1e-3)
     assert SAGE.paper(rounds=3).rounds == 3

@@ -52,7 +52,7 @@ PAPER: dict[str, Any] = {
     "top": (),
     "missing_indicator": False,
     "epochs": 100,
-    "initial_epochs": 50,
+    "initial_epochs": 0.5,
     "batch_size": 0.01,
     "lr": 1e-3,
     "weight_decay": 0.0,
@@ -225,8 +225,8 @@ def _part(folder: Path, number: int) -> Path:
 class InC(CrowdEstimator):
     """Learns from several noisy annotators, and says which labels are probably wrong.
 
-    initial_epochs: epochs of stage 1; by default half of `epochs`, at most 3, or 10 where the
-    length is fixed.
+    initial_epochs: epochs of stage 1, or their share of `epochs` below 1; by default half of them,
+    at most 3, or 10 where the length is fixed.
     posterior: "product", "row" (published) or "bayes". Stage 2 trains on ỹ itself with "product",
     and on its likeliest class with the sums, whose ỹ is no sharper than the votes (published).
     crossfit: take ŷ of a row from one of two networks, the one that was not trained on it. With the
@@ -250,7 +250,7 @@ class InC(CrowdEstimator):
 
     epochs: int = 40
     batch_size: float = 256
-    initial_epochs: int | None = None
+    initial_epochs: float | None = None
     posterior: str = "product"
     crossfit: bool = True
     corrector: Mapping[str, Any] | None = None
@@ -344,8 +344,10 @@ class InC(CrowdEstimator):
 
     @property
     def _first(self) -> int:
-        most = min(CHOSEN_START if self._chooses else INITIAL_EPOCHS, self.epochs // 2)
-        return most if self.initial_epochs is None else self.initial_epochs
+        if self.initial_epochs is None:
+            return min(CHOSEN_START if self._chooses else INITIAL_EPOCHS, self.epochs // 2)
+        share = 0 < self.initial_epochs < 1
+        return int(self.initial_epochs * self.epochs if share else self.initial_epochs)
 
     @property
     def _chooses(self) -> bool:
@@ -380,9 +382,11 @@ class InC(CrowdEstimator):
 
     def _problems(self) -> list[str]:
         problems = super()._problems()
-        if not 0 <= self._first <= self.epochs:
+        given = self.initial_epochs
+        if given is not None and not (0 <= given < 1 or given in range(self.epochs + 1)):
             problems.append(
-                f"initial_epochs must lie in 0 … epochs={self.epochs}, got {self._first}"
+                f"initial_epochs must be in 0 … epochs={self.epochs}, or a share below 1, got "
+                f"{given}. Mend: initial_epochs = 0.5 goes with any length"
             )
         wrong = [key for key in self.corrector or {} if key not in CORRECTOR]
         if wrong:

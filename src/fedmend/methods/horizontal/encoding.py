@@ -149,9 +149,16 @@ def _told(column: Column) -> str:
 
 
 def _is_number(column: Column) -> bool:
-    """A column of two numbers is binary, though it may have more of them elsewhere."""
-    numbers = all(isinstance(value, (int, float)) for value in column.categories or ())
-    return column.kind in NUMBERS or (column.kind == "binary" and numbers)
+    """A column of two numbers is binary, though it may have more of them elsewhere.
+
+    Where one of the two is rare it is not told (`_without_rare`), and the column comes as nominal.
+    """
+    if column.kind in NUMBERS:
+        return True
+    told = column.categories or ()
+    two = column.kind == "binary" or (column.kind == "nominal" and len(told) < 2)
+    typed = column.dtype.lower().startswith(("int", "uint", "float"))
+    return two and (all(isinstance(value, (int, float)) for value in told) if told else typed)
 
 
 def _union(lists: Sequence[Sequence[Any]], column: Column, kind: str) -> list[Any]:
