@@ -138,6 +138,12 @@ def test_every_row_has_its_turn():
     assert len(kept) + len(rest) == 103
 
 
+@pytest.mark.parametrize("rows", [80, 101, 202])
+def test_no_number_of_shared_rows_is_refused_by_the_default_policy(rows, few_epochs):
+    """Rows left over by two cuts into quarters, and losses told beside, once were too telling."""
+    assert learning_curve(bank_and_telco(n=rows), seconds=20.0).repeats == 8
+
+
 @pytest.mark.parametrize("repeats", [4, 6, 8, 20])
 def test_intervals_are_widened_by_t_and_by_shared_people(repeats):
     student = scipy.stats.t.ppf(0.9, repeats - 1) / scipy.stats.norm.ppf(0.9)

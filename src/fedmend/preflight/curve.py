@@ -39,6 +39,7 @@ MODEL = "preflight-curve"
 STEPS_A_SECOND = 800
 _EPOCHS = 30
 _BATCHES = ((32, 1000), (64, 5000), (256, 1_000_000))  # batch size, for so many rows at most
+_OVERLAP = 10  # rows that parts of two ways to cut should share; policies ask for 10 by default
 _DRAWS = 400
 _EXPONENTS = np.linspace(0.1, 1.5, 57)
 _FLATTEST = 2 ** -_EXPONENTS[-1]  # of a doubling's gain, what the next one brings at least
@@ -131,9 +132,17 @@ def _number(value: float) -> str:
     return f"{value:.3f}" if abs(value) < 10 else f"{value:,.4g}"
 
 
+class _Unwatched(Session):
+    """Of rows drawn so often, a label party tells so much and no more: scores need it."""
+
+    def _told_loss(self) -> None:
+        return None
+
+
 class _SomeRows(SplitNetwork):
     """A split network trained on chosen rows, and scored on others of the same segments."""
 
+    session_type = _Unwatched
     chosen: np.ndarray | None = None
 
     def session(self, segments: Segments, rows: np.ndarray | None = None) -> Session:
@@ -236,10 +245,15 @@ def _in_turn(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The rows set aside, and the others in an order of their own.
 
-    All rows have had their turn before one has it again.
+    All rows have had their turn before one has it again. Scores of two ways to cut the same rows
+    can be subtracted: a row left over stays so, and few rows are cut in one way only.
     """
     turns = max(1, len(rows) // max(1, aside))
-    drawn = np.random.default_rng([*seed, 8, repeat // turns]).permutation(rows)
+    drawn = np.random.default_rng([*seed, 8, 0]).permutation(rows)
+    if repeat >= turns and aside >= _OVERLAP * turns:
+        cut = np.isin(rows, drawn[: turns * aside])
+        again = np.random.default_rng([*seed, 8, repeat // turns]).permutation(rows[cut])
+        drawn = np.concatenate([again, rows[~cut]])
     first = (repeat % turns) * aside
     held, rest = drawn[first : first + aside], np.delete(drawn, np.s_[first : first + aside])
     return np.sort(held), np.random.default_rng([*seed, 9, repeat]).permutation(rest)

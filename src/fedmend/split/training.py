@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
@@ -193,7 +193,7 @@ class Session:
         else:
             self.top.start_epoch(seed)
             self._exchange(self.bottoms.step(epoch=seed))
-        told = self.top.loss()
+        told = self._told_loss()
         loss = math.nan if told is None else float(told)
         network.history.append({"epoch": number, "loss": loss})
         self.diverged = self.diverged or (told is not None and not math.isfinite(loss))
@@ -205,6 +205,10 @@ class Session:
                 "diverged",
             )
         return loss
+
+    def _told_loss(self) -> float | None:
+        """The epoch's mean loss; None where the label party's rows are too few to tell it."""
+        return cast("float | None", self.top.loss())
 
     def _exchange(self, embeddings: dict[str, Any]) -> None:
         """An epoch's steps from the first batch's embeddings on."""
