@@ -101,6 +101,7 @@ def test_the_ledger_counts_every_crossing(fed: Federation) -> None:
     workers.add(np.ones(3))  # 2 parties: 4
     workers["telco"].add(np.ones(3), times=2)  # a masked and a control message, a reply: 3
     assert len(fed.ledger) == 4 + 14 + 4 + 3
+    assert "<td>telco</td><td>coordinator</td><td>count</td><td>2</td>" in fed.ledger._repr_html_()
     sent = [entry for entry in fed.ledger if entry.call == "TallyWorker.add"]
     assert {(e.sender, e.receiver, e.kind) for e in sent} == {
         ("coordinator", "bank", "masked"),

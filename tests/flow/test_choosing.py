@@ -260,6 +260,7 @@ def test_what_cannot_be_judged_is_no_reason_for_pseudo_labels(workshop, make_fra
     assert not any(each["skipped"] or each["scores"] for each in found)
     assert record.choice["name"] == "fedavg"
     assert record.choice["why"][0].startswith("FedAvg was taken without a comparison")
+    assert not any("set aside" in note for note in record.notes)  # there are test tables
 
 
 def test_corrected_labels_are_learnt_by_their_likelihood(world) -> None:

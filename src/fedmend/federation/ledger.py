@@ -18,6 +18,7 @@ import json
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from json.encoder import encode_basestring_ascii
@@ -25,6 +26,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from fedmend._html import html_table
 from fedmend._json import typed
 from fedmend.errors import DataError
 from fedmend.federation.kinds import EXCHANGED
@@ -210,6 +212,17 @@ class Ledger:
 
     def total_bytes(self) -> int:
         return sum(entry.total_bytes for entry in self.entries() if entry.is_crossing)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what went from whom to whom, by kind."""
+        times: Counter[tuple[str, str, str]] = Counter()
+        sizes: Counter[tuple[str, str, str]] = Counter()
+        for entry in filter(attrgetter("is_crossing"), self):
+            way = (entry.sender, entry.receiver, entry.kind)
+            times[way] += entry.count
+            sizes[way] += entry.total_bytes
+        rows = [[*way, f"{times[way]:,}", f"{size:,}"] for way, size in sizes.most_common()]
+        return html_table(["from", "to", "kind", "times", "bytes"], rows, title="What crossed")
 
     def _close_window(self) -> None:
         if not self._window:

@@ -63,7 +63,7 @@ def execute(
                 exchange_heads(fed)
         record = _record(plan, steps, runs, reference, tested_on, found.notes)
         record.tested, record.seconds = rows, manifest.seconds
-        record.notes += record.cautions()
+        record.notes += [*record.cautions(), *_untrained(plan, runs)]
         _report(plan, steps, record)
         live.finish()
     return record
@@ -114,6 +114,20 @@ def _rows_tested(test: Federation, plan: Plan, runs: Sequence[MethodRun]) -> int
     if test.is_aligned:
         return test.alignment.aligned
     return int(test.roster[test.label_party]["rows"])
+
+
+def _untrained(plan: Plan, runs: Sequence[MethodRun]) -> Iterator[str]:
+    """Whoever uses a model should know that it has not seen all rows there are.
+
+    (Over machines parties have test tables, or have none, without telling.)
+    """
+    if runs and plan.federation is None and not any(each.has_test for each in plan.config.party):
+        share = plan.config.evaluate.test_share
+        yield (
+            f"Models learnt from {1 - share:.0%} of the rows: the others were set aside for "
+            "tests. Mend, for a model of all rows: a test table at every party (test), or a "
+            "smaller evaluate.test_share"
+        )
 
 
 # ---------------------------------------------------------------- report

@@ -27,9 +27,10 @@ def test_every_commented_setting_is_valid_too(tmp_path):
     path = write_starter(tmp_path / "federation.toml")
     lines = path.read_text().splitlines()
     bare = [line.removeprefix("# ") if " = " in line or "# [" in line else line for line in lines]
-    drop = ("test =", "postcode", "[party.kinds]", "drop =", "test_share")
+    drop = ("postcode", "[party.kinds]", "drop =", "test_share")
     path.write_text("\n".join(line for line in bare if not line.startswith(drop)))
     config = load_config(path)
+    assert config.party[0].test == config.party[1].test == "later.csv"
     assert config.run.seeds == [0, 1, 2] and config.align.normalise == "text"
     assert config.party[0].policy.min_intersection == 10
     assert config.evaluate.metrics == ["auc", "accuracy"]
