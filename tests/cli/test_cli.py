@@ -26,6 +26,15 @@ def call(fedmend, workshop, monkeypatch):
     return fedmend
 
 
+def test_a_run_loads_no_library_that_it_hardly_uses():
+    code = (
+        "import sys, fedmend.flow.stages, fedmend.methods.auto.auto\n"
+        "print(sorted({'scipy.stats', 'sklearn', 'sympy', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n", "scipy.stats alone takes almost a second"
+
+
 def test_help_is_quick_and_loads_nothing_heavy():
     code = (
         "import sys\nfrom fedmend.cli import main\n"

@@ -48,8 +48,8 @@ class _TreeAttack(Attack):
         if not isinstance(call.at, ActiveTrees) or not self.seen.training:
             return
         self.trees = call.at
-        if call.method == "load_numbers":
-            self.numbers += int(call.answer)
+        if call.method in ("start_tree", "split"):
+            self.numbers += call.answer or 0
         elif call.method == "take_sides":
             told = self.sides.setdefault(call.given["sender"], {})
             for cut, name, own in call.at._asked:

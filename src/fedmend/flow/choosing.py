@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from fedmend.errors import Refused
 from fedmend.federation import Federation
@@ -246,7 +246,7 @@ def simplest(values: Sequence[Sequence[float]], *, beyond_chance: bool) -> int:
         if folds > 1:
             rate = math.sqrt(1 / folds)
             if beyond_chance:
-                rate = float(student.ppf(0.95, folds - 1)) * math.sqrt(1 / folds + 1 / (folds - 1))
+                rate = float(stdtrit(folds - 1, 0.95)) * math.sqrt(1 / folds + 1 / (folds - 1))
             limit = rate * statistics.stdev(behind)
         if statistics.fmean(behind) <= limit:
             return number

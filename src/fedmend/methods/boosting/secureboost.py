@@ -455,14 +455,16 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         return len(rows)
 
     @exposed(kind="count")
-    def start_tree(self, number: int) -> int:
-        """Gradients of all rows; tells how many outputs grow."""
-        return self.boosting.start_tree(number, None, len(self._rows_used))
+    def start_tree(self, number: int, aligned: int) -> int:
+        """Gradients of all rows; tells what `split` tells, of the root."""
+        self.boosting.start_tree(number, None, len(self._rows_used))
+        return self._plan_level(aligned)
 
-    @exposed(kind="count")
-    def plan_level(self) -> int:
-        """How many columns of numbers must be summed over the partners' bins."""
-        return self.boosting.plan_level()
+    def _plan_level(self, aligned: int) -> int:
+        wanted = self.boosting.plan_level()
+        if wanted:
+            self.load_numbers(0, min(wanted, BATCH), aligned)
+        return wanted
 
     @exposed(kind="count")
     def load_numbers(self, start: int, stop: int, aligned: int) -> int:
@@ -519,9 +521,10 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
             self._known[cut] = left
 
     @exposed(kind="count")
-    def split(self) -> int:
-        """Send the rows down; tells how many nodes are open now, over all outputs."""
-        return self.boosting.split()
+    def split(self, aligned: int) -> int | None:
+        """Send the rows down; tells how many columns of numbers must be summed over the partners'
+        bins for the next level, of which the first ones are loaded. None: no node is open."""
+        return self._plan_level(aligned) if self.boosting.split() else None
 
     @exposed(kind="count")
     def finish_tree(self) -> int:
@@ -834,20 +837,19 @@ class TreeEnsemble(Judged):
         """Grow one of each output; how many outputs go on."""
         if not self.passive:
             return int(active.grow_tree(tree))
-        active.start_tree(tree)
-        for _ in range(self.config.depth):
-            wanted = active.plan_level()
+        wanted = active.start_tree(tree, aligned)
+        while wanted is not None:
             for start in range(0, wanted, BATCH):
                 stop = min(wanted, start + BATCH)
-                columns = active.load_numbers(start, stop, aligned)
+                if start:
+                    active.load_numbers(start, stop, aligned)
                 for each in histograms.values():
-                    each.sums(columns)
+                    each.sums(stop - start)
             requests = active.choose()
             while requests:
                 self._exchange(passive, active, requests)
                 requests = active.choose(True)
-            if not active.split():
-                break
+            wanted = active.split(aligned)
         return int(active.finish_tree())
 
     # ------------------------------------------------------------------ checkpoints
@@ -1018,7 +1020,7 @@ WITH_PARTNERS = (
     *("load_numbers", "unmask_with", "mask_numbers", "take_sums", "hold_numbers"),
     *("take_products", "take_sides", "meet", "public_key"),
 )
-BY_LEVELS = ("start_tree", "plan_level", "choose", "split", "finish_tree")
+BY_LEVELS = ("start_tree", "choose", "split", "finish_tree")
 declare(
     "local-trees",
     but(ActiveTrees, *UNUSED, *WITH_PARTNERS, *BY_LEVELS),
