@@ -63,6 +63,18 @@ def test_a_page_names_its_command_its_seeds_and_whether_measurements_were_kept(p
     assert made or "measurements were not kept" in text
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_section_with_a_table_says_its_seeds_and_a_page_its_machine(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for section in re.split(r"^(?=##? )", text, flags=re.MULTILINE):
+        if "\n|---" in section:
+            title = section.partition("\n")[0]
+            assert re.search(r"\b(seeds?|draws?|drawn)\b", section), f"{title}: say which seeds"
+    assert re.search(r"\b(cores?|x86[-_]64|GPU|H200|BLAS thread)\b", text), "say which machine"
+    if re.search(r"^One seed", text, re.MULTILINE):
+        assert text.partition("\n")[0].endswith("(one seed)"), "its title says so"
+
+
 def test_files_of_results_are_all_used() -> None:
     used = {file for file, _ in TABLES.values()} | {"tabular.jsonl"}
     assert {path.name for path in RESULTS.iterdir() if path.suffix in (".jsonl", ".csv")} == used
