@@ -63,7 +63,7 @@ def execute(
                 exchange_heads(fed)
         record = _record(plan, steps, runs, reference, tested_on, found.notes)
         record.tested, record.seconds = rows, manifest.seconds
-        record.notes += [*record.cautions(), *_untrained(plan, runs)]
+        record.notes += record.cautions()
         _report(plan, steps, record)
         live.finish()
     return record
@@ -116,18 +116,13 @@ def _rows_tested(test: Federation, plan: Plan, runs: Sequence[MethodRun]) -> int
     return int(test.roster[test.label_party]["rows"])
 
 
-def _untrained(plan: Plan, runs: Sequence[MethodRun]) -> Iterator[str]:
-    """Whoever uses a model should know that it has not seen all rows there are.
+def _set_aside(plan: Plan) -> float | None:
+    """The share of all rows that test rows were made of, where that is known.
 
     (Over machines parties have test tables, or have none, without telling.)
     """
-    if runs and plan.federation is None and not any(each.has_test for each in plan.config.party):
-        share = plan.config.evaluate.test_share
-        yield (
-            f"Models learnt from {1 - share:.0%} of the rows: the others were set aside for "
-            "tests. Mend, for a model of all rows: a test table at every party (test), or a "
-            "smaller evaluate.test_share"
-        )
+    given = plan.federation is not None or any(each.has_test for each in plan.config.party)
+    return None if given else plan.config.evaluate.test_share
 
 
 # ---------------------------------------------------------------- report
@@ -148,6 +143,7 @@ def _record(
         metric=main_metric(config.evaluate.metrics, scores) if scores else "auc",
         evaluated_on=tested_on,
         measured_against=reference.words if reference else "",
+        set_aside=_set_aside(plan),
         recipe=config.recipe,
         device=config.run.device,
         seeds=list(plan.seeds),

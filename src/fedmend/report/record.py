@@ -83,7 +83,8 @@ class Summary:
 class RunRecord:
     """Everything the report shows but the ledger, which is a file of its own.
 
-    tested: how many rows the scores are from, where that is known.
+    tested: how many rows the scores are from, where that is known. set_aside: the share of all rows
+    that these are, if they are no tables of their own.
     """
 
     title: str
@@ -103,6 +104,7 @@ class RunRecord:
     started: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M:%S%z"))
     seconds: float = 0.0
     tested: int | None = None
+    set_aside: float | None = None
     versions: dict[str, str] = field(default_factory=lambda: versions())
     format: int = FORMAT
 
@@ -147,6 +149,12 @@ class RunRecord:
             )
         if self.choice is None and (said := self.completing()):
             found.append(said)
+        if self.set_aside and self.methods:
+            found.append(
+                f"The models have not seen {self.set_aside:.0%} of the rows, which were set aside "
+                "for tests. Mend, for models of all rows: a test table at every party (test), or a "
+                "smaller evaluate.test_share"
+            )
         return found
 
     def completing(self) -> str:
