@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 from functools import cache
 from pathlib import Path
@@ -49,3 +50,10 @@ def test_the_check_would_notice(module: str, target: str) -> None:
 
 def test_imports_inside_functions_count() -> None:
     assert "audit" in graph()["cli.auditing"]
+
+
+def test_no_optimizer_of_torchs_own_whose_first_loads_a_compiler_for_seconds() -> None:
+    for path in KNOWN.values():
+        if "torch.optim" in (text := path.read_text(encoding="utf-8")):
+            for node in ast.walk(ast.parse(text)):
+                assert not (isinstance(node, ast.Attribute) and node.attr == "optim"), path

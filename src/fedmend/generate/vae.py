@@ -196,12 +196,17 @@ class VAE(Generator):
         latent = pool[torch.multinomial(weights, 1, generator=generator)[:, 0]]
         with torch.enable_grad():
             latent = latent.clone().requires_grad_()
-            adam = torch.optim.Adam([latent], lr=0.05)
-            for _ in range(self.refine):
+            first, second = torch.zeros_like(latent), torch.zeros_like(latent)
+            for step in range(1, self.refine + 1):
                 misfit = self.reconstruction * self._misfit(latent, values, observed)
                 loss = (misfit + 0.5 * latent.square().sum(1)).sum()
-                (latent.grad,) = torch.autograd.grad(loss, latent)
-                adam.step()
+                (gradient,) = torch.autograd.grad(loss, latent)
+                with torch.no_grad():
+                    # Adam: torch.optim's would load a compiler that nothing here uses, for seconds.
+                    first.lerp_(gradient, 1 - 0.9)
+                    second.mul_(0.999).addcmul_(gradient, gradient, value=1 - 0.999)
+                    size = (second.sqrt() / (1 - 0.999**step) ** 0.5).add_(1e-8)
+                    latent.addcdiv_(first, size, value=-0.05 / (1 - 0.9**step))
         return latent.detach()
 
     def _likelihood(
