@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -276,12 +277,15 @@ def main_metric(metrics: list[str], scores: Sequence[Mapping[str, float | None]]
     return next(told, names[0])
 
 
+_installed = cache(metadata.version)  # reads a file
+
+
 def versions() -> dict[str, str]:
     """The versions that shaped the result."""
     found = {"fedmend": __version__, "python": platform.python_version()}
     for package in ("torch", "numpy", "pandas", "scikit-learn"):
         try:
-            found[package] = metadata.version(package)
+            found[package] = _installed(package)
         except metadata.PackageNotFoundError:
             continue
     found["machine"] = f"{platform.system()} {platform.machine()}"
