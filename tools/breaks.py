@@ -9,13 +9,18 @@ here too: a break whose line is gone is told as well.
 
 from __future__ import annotations
 
+import importlib
 import os
-import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
+LIBRARIES = ("torch", "pandas", "scipy.stats", "sklearn", "cryptography")
+"""Loaded once; what is broken is loaded anew for every break."""
 
 
 class Break(NamedTuple):
@@ -248,9 +253,9 @@ BREAKS = (
     ),
     Break(
         "serve: large requests",
-        "serve/serving.py",
-        "or int(length) > MAX_REQUEST_BYTES",
-        "",
+        "serve/loopback.py",
+        "elif len(length) > len(str(most)) or int(length) > most:",
+        "elif False:",
         (f"{SERVING}::test_large_requests_are_not_read",),
     ),
     Break(
@@ -339,8 +344,8 @@ BREAKS = (
     ),
     Break(
         "serving: two write one ledger",
-        "serve/service.py",
-        "fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "_files.py",
+        "fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
         "pass",
         (f"{MACHINES}::{SIDE_BY_SIDE}",),
     ),
@@ -627,8 +632,8 @@ BREAKS = (
     Break(
         "house: whose labels count",
         "flow/scoring.py",
-        "if reference.own or estimator.learnt_from(test) == [against]:",
-        "if True:",
+        "return reference.own or estimator.learnt_from(test) == [reference.one]",
+        "return True",
         ("tests/flow/test_scoring.py",),
     ),
     Break(
@@ -697,8 +702,8 @@ BREAKS = (
     Break(
         "flow: the best, not the simplest",
         "flow/choosing.py",
-        "if statistics.fmean(behind) <= error:",
-        "if False:",
+        "if statistics.fmean(behind) <= limit:",
+        "if statistics.fmean(behind) <= 0:",
         ("tests/flow/test_choosing.py",),
     ),
     Break(
@@ -1381,33 +1386,51 @@ def main(only: list[str]) -> int:
         each for each in BREAKS if not only or any(each.name.startswith(word) for word in only)
     ]
     missed = 0
-    env = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    os.chdir(ROOT)
+    os.environ |= {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    sys.path[0] = str(ROOT / "src")
+    sys.dont_write_bytecode = True  # of a line made wrong nothing stays
+    for library in LIBRARIES:
+        importlib.import_module(library)
     for each in chosen:
         path = ROOT / "src" / "fedmend" / each.file
-        source = path.read_text(encoding="utf-8")
-        if each.right not in source:
+        source, stat = path.read_bytes(), path.stat()
+        right, wrong = each.right.encode(), each.wrong.encode()
+        if right not in source:
             print(f"GONE      {each.name}: its line is not in {each.file}", flush=True)
             missed += 1
             continue
         try:
-            path.write_text(source.replace(each.right, each.wrong, 1), encoding="utf-8")
-            command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p"]
-            ran = subprocess.run(
-                [*command, "no:cacheprovider", *each.tests],
-                cwd=ROOT,
-                env=env,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            path.write_bytes(source.replace(right, wrong, 1))
+            code, told = tried(each.tests)
         finally:
-            path.write_text(source, encoding="utf-8")
-        failed = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-        noticed = ran.returncode == 1 and failed
+            path.write_bytes(source)
+            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        failed = [line for line in told.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        noticed, word = (True, "noticed") if code == 1 and failed else (False, "MISSED")
         missed += not noticed
-        print(f"{'noticed' if noticed else 'MISSED':<9} {each.name}: {failed[:1]}", flush=True)
+        shown = failed[:1] or told.splitlines()[-1:]
+        print(f"{word:<9} {each.name}: {shown}", flush=True)
     print(f"{missed} of {len(chosen)} were missed or are gone")
     return min(missed, 1)
+
+
+def tried(tests: tuple[str, ...]) -> tuple[int, str]:
+    """Exit code and output of these tests, in a process that has the libraries loaded already."""
+    with tempfile.TemporaryFile("w+") as told:
+        child = os.fork()
+        if not child:
+            for stream in (1, 2):
+                os.dup2(told.fileno(), stream)
+            code = 3
+            try:
+                code = int(pytest.main(["-x", "-q", "--tb=no", "-p", "no:cacheprovider", *tests]))
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        told.seek(0)
+        return os.waitstatus_to_exitcode(status), told.read()
 
 
 if __name__ == "__main__":
