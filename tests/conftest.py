@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import settings
+from hypothesis import strategies as st
 
 from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
@@ -26,6 +28,12 @@ from fedmend.methods.network import EPOCH_STEPS, RESTARTS
 # How many examples of a property, but where a test says its own number; machines may be slow.
 settings.register_profile("fedmend", max_examples=25, deadline=None)
 settings.load_profile("fedmend")
+
+texts = partial(st.text, "aZ09 _.,-'\"\\/\0\n\t\x7féß\u0308漢\uffff😀")
+"""Texts of one to four bytes a character, and of what is read otherwise in some format.
+
+Of all characters, as hypothesis has it, the table alone takes seconds to make.
+"""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -42,6 +50,8 @@ def pytest_collection_finish() -> None:
 
 SHARING = ("tests/machines/", "tests/serve/")
 """Folders whose files share what was made once: a federation of processes, trained runs."""
+LONG = ("tests/test_tutorial.py", "tests/cli/test_demo.py")
+"""Files of few tests that take long; others come in the order of how many they have."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -57,6 +67,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
             return next((folder for folder in SHARING if file.startswith(folder)), file)
+
+        def _assign_work_unit(self, node: Any) -> None:
+            for first in (*LONG, *SHARING):  # at the end one process would wait for the other
+                if first in self.workqueue:
+                    self.workqueue.move_to_end(first, last=False)
+            super()._assign_work_unit(node)
 
     return ByFile(config, log)
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from fedmend.errors import WireError
 from fedmend.federation import Sealed, wire
 from fedmend.federation.engines.flare import messages
+from tests.conftest import texts
 
 
 def frame(payload: bytes) -> bytes:
@@ -152,12 +153,12 @@ def test_the_sender_is_told_what_the_receiver_would_refuse() -> None:
 
 
 pieces = st.recursive(
-    st.none() | st.integers(-(1 << 70), 1 << 70) | st.text(max_size=4) | st.binary(max_size=4)
+    st.none() | st.integers(-(1 << 70), 1 << 70) | texts(max_size=4) | st.binary(max_size=4)
     | st.just(np.zeros(2)) | st.just(torch.zeros(2)) | st.just(Sealed("a", "b", "c", b"")),
     lambda inner: (
         st.lists(inner, max_size=5)
         | st.lists(inner, max_size=5).map(tuple)
-        | st.dictionaries(st.text(max_size=3), inner, max_size=5)
+        | st.dictionaries(texts(max_size=3), inner, max_size=5)
     ),
     max_leaves=30,
 )  # fmt: skip

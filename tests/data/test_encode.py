@@ -16,6 +16,7 @@ from fedmend.data import Column, Encoded, Encoder, LabelEncoder, Table, infer_co
 from fedmend.data.encode import BlockScaler, looks_counted
 from fedmend.data.table import Excerpt
 from fedmend.errors import DataError, FedmendWarning, NotFitted
+from tests.conftest import texts
 
 
 @pytest.fixture
@@ -302,7 +303,7 @@ def test_integers_come_back_exactly(values, dtype, precision):
 
 
 CATEGORIES = st.one_of(
-    _columns(st.text(max_size=3)),
+    _columns(texts(max_size=3)),
     _columns(st.integers(-(2**60), 2**60)),
     _columns(st.booleans()),
     _columns(st.floats(allow_nan=False, allow_infinity=False).filter(lambda x: x != 0)),

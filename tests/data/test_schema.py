@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fedmend.data import KINDS, Column, Schema, infer_column
 from fedmend.errors import DataError
+from tests.conftest import texts
 
 INFERRED = [
     ([True, False, True], "binary", (False, True)),
@@ -158,7 +159,7 @@ def test_a_column_must_make_sense(arguments):
         Column(*arguments)
 
 
-SCALARS = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
+SCALARS = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False), texts())
 COLUMNS = st.builds(
     lambda kind, categories, shape, dtype: Column(
         "x",

@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as npst
 
 from fedmend.errors import WireError
 from fedmend.federation import Sealed, wire
+from tests.conftest import texts
 
 DTYPES = [np.dtype(name) for name in wire.DTYPES if name != "bfloat16"]
 TORCH_DTYPES = [torch.bool, torch.int64, torch.uint8, torch.float16, torch.bfloat16, torch.float64]
@@ -26,16 +27,16 @@ scalars = (
     | st.booleans()
     | st.integers(-(1 << 200), 1 << 200)
     | st.floats()
-    | st.text()
+    | texts()
     | st.binary()
 )
-sealed = st.builds(Sealed, st.text(), st.text(), st.text(), st.binary())
+sealed = st.builds(Sealed, texts(), texts(), texts(), st.binary())
 values = st.recursive(
     scalars | arrays | sealed,
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.lists(inner, max_size=4).map(tuple)
-        | st.dictionaries(st.text(), inner, max_size=4)
+        | st.dictionaries(texts(), inner, max_size=4)
     ),
     max_leaves=10,
 )

@@ -23,15 +23,16 @@ from fedmend.flow.manifest import (
 )
 from fedmend.flow.steps import DigestWorker, Steps
 from fedmend.split.parts import write_file
+from tests.conftest import texts
 
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    st.none() | st.booleans() | st.integers() | texts(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts(max_size=3), inner),
     max_leaves=6,
 )
 
 
-@given(st.dictionaries(st.text(max_size=4), plain, max_size=4))
+@given(st.dictionaries(texts(max_size=4), plain, max_size=4))
 def test_a_fingerprint_does_not_depend_on_the_order_of_keys(content) -> None:
     backwards = dict(reversed(content.items()))
     assert fingerprint("train", content, {}) == fingerprint("train", backwards, {})

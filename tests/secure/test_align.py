@@ -14,11 +14,12 @@ from fedmend.federation import AlignmentCounts, Federation, Party, Policy
 from fedmend.secure import psi
 from fedmend.secure.align import align
 from fedmend.secure.keys import keyring
+from tests.conftest import texts
 
 from .parties import NAMES, people
 from .parties import with_ids as federation
 
-words = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=15)
+words = texts(min_size=1, max_size=15)
 
 
 def table(ids) -> Table:

@@ -16,6 +16,7 @@ from fedmend.federation.site import Site
 from fedmend.secure.bfv import BfvWorker
 from fedmend.secure.channel import SealingWorker, _Line, introduce
 from fedmend.secure.keys import Identity, derive_key, fingerprint, keyring, pack
+from tests.conftest import texts
 
 from .parties import unread
 
@@ -83,8 +84,8 @@ talking = cache(pair)
 
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text() | st.binary(),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        st.none() | st.booleans() | st.integers() | texts() | st.binary(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts(), inner, max_size=3),
         max_leaves=8,
     )
 )

@@ -28,6 +28,7 @@ from fedmend.secure.keys import (
     secret_permutation,
     uniform,
 )
+from tests.conftest import texts
 
 
 def identity_of(private: str) -> Identity:
@@ -126,7 +127,7 @@ def test_fingerprints_are_short_and_differ():
 # ---------------------------------------------------------------------------- secrets, streams
 
 
-@given(st.lists(st.text(max_size=5), max_size=4), st.lists(st.text(max_size=5), max_size=4))
+@given(st.lists(texts(max_size=5), max_size=4), st.lists(texts(max_size=5), max_size=4))
 def test_contexts_never_run_into_each_other(one, other):
     assert (pack(*one) == pack(*other)) == (one == other)
     same = derive_key(b"s" * 32, *one) == derive_key(b"s" * 32, *other)

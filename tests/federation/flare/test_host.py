@@ -13,6 +13,7 @@ from fedmend.federation import wire
 from fedmend.federation.engines.flare.host import Hello, PartyHost, _Numbers
 from fedmend.federation.engines.flare.messages import read_reply, request
 from fedmend.federation.wire import VERSION
+from tests.conftest import texts
 
 from .conftest import TABLES, Clock, a_site
 
@@ -154,7 +155,7 @@ def test_a_party_that_slept_blames_nobody(tmp_path, monkeypatch):
             st.sampled_from(["hello", "start", "call", "stop", "ledger", "bye", "rm"]),
             st.dictionaries(
                 st.sampled_from(["session", "number", "handle", "method", "kwargs", "worker"]),
-                st.one_of(st.none(), st.integers(), st.text(max_size=5), st.binary(max_size=5)),
+                st.one_of(st.none(), st.integers(), texts(max_size=5), st.binary(max_size=5)),
             ),
         ),
     )
