@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := .stamps/setup
+COMPILED := .stamps/compiled
 JOBS   ?= 2
 BENCH  ?= split
 # Two processes with one thread each are quicker than two that fight for the cores. Tests that share
@@ -30,12 +31,16 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@mkdir -p $(@D) && touch $@
 
+# What tests import is compiled once, beside the type checker; else each of their processes does it.
+$(COMPILED): $(STAMP)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -qq > $@ || { cat $@; rm $@; exit 1; }
+
 demo: setup ## the whole flow on real data: look, align, mend, train, predict, demo-run/report.html
 	$(BIN)/fedmend demo --out demo-run
 
-test: setup lint types ## lint, types, tests and docs: what CI runs
+test: setup ## lint, types, docs and tests: what CI runs
+	@$(MAKE) --no-print-directory -j $(JOBS) types lint docs $(COMPILED)
 	$(PYTEST)
-	@$(MAKE) --no-print-directory docs
 
 test-slow: setup ## the long tests too, and those on the data under FEDMEND_DATA
 	$(PYTEST) -m "slow or real"
