@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -21,9 +21,8 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from fedmend.data.table import Table
-from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
-from fedmend.methods.network import EPOCH_STEPS, RESTARTS
+if TYPE_CHECKING:  # loads torch, which xdist's first process has no use for
+    from fedmend.federation import Federation
 
 # How many examples of a property, but where a test says its own number; machines may be slow.
 settings.register_profile("fedmend", max_examples=25, deadline=None)
@@ -77,6 +76,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFile(config, log)
 
 
+USUAL: list[int] = []
+"""An epoch's steps and how often a training is begun again, as users have them."""
+
+
 def trainings_of(steps: int, restarts: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in ("network", "annotators.estimator"):
@@ -90,6 +93,9 @@ def short_trainings():
     """An epoch goes through the rows once, however few, and what came to nothing is not begun
     again: most tests ask what a training does, not how far it gets. For others: `whole_trainings`.
     """
+    from fedmend.methods.network import EPOCH_STEPS, RESTARTS
+
+    USUAL[:] = EPOCH_STEPS, RESTARTS
     yield from trainings_of(1, 0)
 
 
@@ -104,13 +110,13 @@ def quick_disk():
 @pytest.fixture(scope="module")
 def whole_trainings(short_trainings):
     """Trainings as users have them: ``pytestmark`` of a file whose models must learn much."""
-    yield from trainings_of(EPOCH_STEPS, RESTARTS)
+    yield from trainings_of(*USUAL)
 
 
 @pytest.fixture
 def whole_training(short_trainings):
     """The same for a single test."""
-    yield from trainings_of(EPOCH_STEPS, RESTARTS)
+    yield from trainings_of(*USUAL)
 
 
 @pytest.fixture(scope="module")
@@ -302,6 +308,9 @@ def fed_of(
 
     The rest of the rows is the label party's alone.
     """
+    from fedmend.data.table import Table
+    from fedmend.federation import Federation, Party
+
     frame = frame_of() if frame is None else frame
     aligned = len(frame) if aligned is None else aligned
     tables: dict[str, dict[str, Table]] = {name: {} for name in columns}
@@ -332,6 +341,8 @@ def fed_of(
 def align_by_hand(
     fed: Federation, dataset: str, orders: dict[str, np.ndarray], aligned: int | None
 ) -> None:
+    from fedmend.federation import Alignment, AlignmentCounts
+
     unaligned = {}
     for name, order in orders.items():
         position = np.argsort(order)  # position[id] is the row of that id

@@ -100,4 +100,5 @@ def test_ci_runs_what_is_promised() -> None:
     assert re.findall(r"[\d.]+", listed) == promised
     assert "ubuntu-24.04-arm" in flow and "run: make test" in flow
     make = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert "tools/house.py" in make and "test: setup lint types" in make
+    (checked,) = re.findall(r"^test: setup .*\n((?:\t.*\n)+)", make, flags=re.MULTILINE)
+    assert "tools/house.py" in make and "types lint docs" in checked and "$(PYTEST)" in checked
