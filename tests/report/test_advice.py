@@ -182,6 +182,15 @@ def test_costs_of_trees_and_networks_follow_what_they_look_at():
         assert 1.5 < many / estimate(method, sizes).seconds < 2.5
 
 
+@pytest.mark.parametrize(
+    ("rows", "megabytes"), [(160, 15.0), (300, 18.8), (600, 25.1), (2400, 96.7)]
+)
+def test_bytes_of_risa_on_small_tables_are_those_measured(rows, megabytes):
+    """Means of Credit and Adult, 30 % of the rows known to both."""
+    facts = Facts({"a": rows, "b": rows}, {"a": 7, "b": 7}, ("a",), round(0.3 * rows))
+    assert estimate("risa", facts).bytes == pytest.approx(1e6 * megabytes, rel=0.2)
+
+
 def test_auto_is_estimated_as_it_works():
     given = method_class("auto")().get_params()
     assert (given["folds"], given["budget"]) == (FOLDS, BUDGET)

@@ -191,6 +191,7 @@ _RECORDS = (
         contest="torn",
         rate=Rate(0.1, 0.55, 0, 12_500),
         units=Facts.weighed,
+        sends=Facts.sent_weighed,
     ),
     Record(
         "risa-images",
