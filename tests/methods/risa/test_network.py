@@ -284,6 +284,29 @@ def test_opinions_that_nobody_watches_are_not_fused_and_change_no_loss():
     assert total_loss(top, Objective(), **batch, fuse=False)[1] is not None
 
 
+@pytest.mark.parametrize("members", [1, 3])
+def test_the_loss_of_heads_that_is_written_down_is_the_traced_one(members):
+    how = Objective(activation="exp", fused=0.0, party=0.3, joint=1.0, imputed=False)
+    spec = EvidenceTopSpec((3 * members, 3 * members), (), 3, members=members)
+    generator = torch.Generator().manual_seed(0)
+    top = draw(EvidenceTop(spec), generator)
+    batch = batch_of() | {"imputed": [torch.zeros(3 * members)] * 2}
+    if members > 1:
+        batch["weights"] = (torch.rand(members, 6, generator=generator) > 0.3).float()
+    found = []
+    for fuse in (True, False):  # opinions that are fused are traced
+        made = [torch.Generator().manual_seed(number) for number in range(2)]
+        # So large that some evidence is cut off.
+        sides = [
+            (20 * torch.randn(6, 3 * members, generator=each)).requires_grad_() for each in made
+        ]
+        total, _ = total_loss(top, how, **batch | {"sides": sides}, fuse=fuse)
+        total.backward()
+        found.append([total.detach(), *(side.grad for side in sides)])
+    assert found[0][1].abs().sum() > 0
+    torch.testing.assert_close(found[0], found[1])
+
+
 def test_absent_parties_have_no_say_unless_imputed():
     top = top_of(joint=False)
     batch = batch_of()

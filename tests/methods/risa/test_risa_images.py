@@ -177,6 +177,21 @@ def test_of_few_pictures_batches_are_smaller_and_steps_shorter(rows, changes, si
     assert RISA()._config(100).settings.batch_size == 256
 
 
+@pytest.mark.parametrize(
+    ("model", "rows", "epochs", "lr"),
+    [
+        (RISA(), 600, 12, 0.006),
+        (RISA(), 1_000, 20, 0.003),
+        (RISA(epochs=20), 600, 20, 0.003),
+        (RISA.paper(), 600, 20, 0.003),
+    ],
+)
+def test_of_few_rows_an_ensemble_learns_in_fewer_and_longer_steps(model, rows, epochs, lr):
+    config = model._config(rows)
+    assert (config.epochs, config.settings.schedule_epochs) == (epochs, epochs)
+    assert config.settings.optimizer.lr == pytest.approx(lr)
+
+
 def test_the_settings_for_tables_take_images_too():
     """Images have no columns that add up; the parties' own heads are heard instead."""
     fed = halves(60, 30, 40)

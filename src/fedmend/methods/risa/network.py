@@ -371,6 +371,12 @@ class Objective:
     smoothing: float = 0.0
     selects: bool = False
 
+    @property
+    def plain(self) -> bool:
+        """Whether heads learn classes by their own losses alone, of evidence exp(outputs)."""
+        own = self.activation == "exp" and self.joint == 1.0 and bool(self.party)
+        return own and not (self.fused or self.view_dropout or self.smoothing)
+
     def opinion(self, outputs: Tensor, temperature: Tensor | float = 1.0) -> ev.Opinion:
         return self.opinion_of(outputs.float() / temperature)
 
@@ -428,7 +434,14 @@ def total_loss(
     if top.spec.joint:
         outputs.append(top.together(sides))
     # All sources at once: on few rows a step is as long as it has operations.
-    given = how.opinion(torch.stack(outputs))
+    stacked = torch.stack(outputs)
+    if how.plain and not fuse and not targets.is_floating_point() and parties and top.spec.joint:
+        sources = torch.stack([*(weights * present[party] for party in parties), weights])
+        sources = sources / sources.sum(-1, keepdim=True).clamp_min(1e-6)
+        sources[:-1] *= how.party
+        hard = nn.functional.one_hot(targets, stacked.shape[-1]).to(stacked.dtype)
+        return ev.SummedLoss.apply(stacked, hard, sources), None
+    given = how.opinion(stacked)
     total = sides[0].new_zeros(())
     if how.party or how.joint:
         lost = how.rows_loss(given, targets, likely)

@@ -66,6 +66,9 @@ STEPS_OF_TWO = 10
 """The least steps of an epoch where there are two classes: with twice as many, as of more classes,
 an ensemble learns few rows by heart. Batches are a tenth of few rows, so that none comes twice."""
 SMALLEST_OF_TWO = 64
+# With epochs=None: so many; of few labelled rows an ensemble learns as much in fewer epochs of
+# steps twice as long.
+EPOCHS, EPOCHS_OF_FEW, FEW_ROWS = 20, 12, 1000
 ADDITIVE_ROUNDS = 25
 CELLS_TO_CHOOSE = 4000
 """Rows times classes on which the ridge is chosen; it says how large weights are, not how many
@@ -328,9 +331,10 @@ class Stages:
     def _select(self, session: EvidenceSession, epoch: int) -> None:
         """Drop imputed rows of which the network has been too uncertain since the last time."""
         model = self.model
-        if model.final_threshold == 1 or epoch % model.select_every or epoch == model.epochs:
+        epochs = self.network.config.epochs
+        if model.final_threshold == 1 or epoch % model.select_every or epoch == epochs:
             return
-        limit = float(model.final_threshold ** (epoch / model.epochs))
+        limit = float(model.final_threshold ** (epoch / epochs))
         pools = list(session.pools)
         for number, (name, (start, end)) in enumerate(session.spans.items()):
             # Of the rows known to all only those are imputed whose sides a method completed.
@@ -436,7 +440,7 @@ class Stages:
 
     def _epochs(self, session: EvidenceSession, stage: str) -> None:
         """All epochs of a stage; where it is resumed, those that are left."""
-        epoch, epochs = 0, self.model.epochs
+        epoch, epochs = 0, self.network.config.epochs
         if self.folder is not None and self.resumed:
             epoch = session.resume(self.folder / stage)
             self.selection = list(session.resumed.get("selection", self.selection))
@@ -476,6 +480,7 @@ class RISA(SplitEstimator):
     so sure (tau_p).
     final_threshold: every `select_every` (E) epochs imputed rows whose uncertainty is above
     final_threshold^(t/T) (tau_0) leave the training; 1 keeps all.
+    epochs: None is 20; of an ensemble with fewer than 1,000 labelled rows 12, at twice `lr`.
     batch_size: None is 1,024; where there are few labelled rows a tenth of them, in shorter steps.
     Others: as of every split network.
     """
@@ -520,7 +525,7 @@ class RISA(SplitEstimator):
     final_threshold: float = 1.0
     select_every: int = 5
 
-    epochs: int = 20
+    epochs: int | None = None  # type: ignore[assignment]
     batch_size: int | None = 256  # type: ignore[assignment]
     lr: float = 3e-3
     weight_decay: float = 3e-5
@@ -611,8 +616,11 @@ class RISA(SplitEstimator):
         return sorted(parties, key=lambda name: name != label_party)
 
     def _config(self, rows: int | None = None) -> SplitConfig:
-        """The settings; rows: so many have a label, for batches of no size of their own."""
+        """The settings; rows: so many have a label, where length and batches go by them."""
         sized = copy(self)
+        if self.epochs is None:
+            few = self.members > 1 and rows is not None and rows < FEW_ROWS
+            sized.epochs, sized.lr = (EPOCHS_OF_FEW, 2 * self.lr) if few else (EPOCHS, self.lr)
         if self.batch_size is None:
             sized.batch_size = LARGEST_BATCH
             if rows is not None and rows < FEWEST_BATCHES * LARGEST_BATCH:
