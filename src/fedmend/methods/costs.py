@@ -104,10 +104,11 @@ class Facts:
     def weighed(self) -> int:
         """The same where sources are weighed on held-out rows, which takes its time on few too.
 
-        An epoch has at least 10 batches, of several classes 20.
+        An epoch has at least 10 batches, of several classes 20; few rows have fewer epochs.
         """
         least = 4000 if self.classes <= 2 else 8000
-        return (least + self.shared + self.alone) * self.partners
+        length = 0.6 if self.rows[self.owner] < 1000 else 1.0
+        return round((least + self.shared + self.alone) * self.partners * length)
 
     def sent_weighed(self) -> int:
         """What crosses of them: a small table of two classes is gone through once in an epoch."""

@@ -80,6 +80,20 @@ def test_partners_are_heard_where_they_help(fitted) -> None:
         assert low - 0.1 < model.evaluate(test, rows=rows)["auc"] < high + 0.1, "100 rows"
 
 
+def test_in_folds_nothing_trains_longer_than_a_weight_needs(monkeypatch) -> None:
+    trained = []
+    fit = fm.LocalTrees.fit
+
+    def noted(model: fm.LocalTrees, *given: Any, **more: Any) -> fm.LocalTrees:
+        trained.append((model.refit, model.patience))
+        return fit(model, *given, **more)
+
+    monkeypatch.setattr(fm.LocalTrees, "fit", noted)
+    settings = {"trees": 4, "patience": 9}
+    fm.Auto(candidates=("local-trees",), folds=2, settings=settings).fit(federation(people()))
+    assert trained == [(False, 4), (False, 4), (True, 9)], "two folds, and the model that is kept"
+
+
 def test_every_kind_of_row_is_answered(fitted) -> None:
     fed, model = fitted
     test = fed.on("test")

@@ -256,10 +256,12 @@ class _Contest:
             name = f"{self.network.model}:{candidate.slug}"
             with candidate.tried():
                 estimator = self.how.made(candidate, party)
-                if "refit" in estimator.get_params():
-                    # To train again on all rows is for the model that is kept: in every fold
-                    # it would take as long again, and weights hardly hang on it.
-                    estimator.set_params(refit=False)
+                # To train again on all rows, and to wait long for a better round, is for the model
+                # that is kept: in every fold it would take twice as long, and weights hardly hang
+                # on it.
+                given = estimator.get_params()
+                shorter = {"refit": False, "patience": max(1, (given.get("patience") or 0) // 2)}
+                estimator.set_params(**{key: shorter[key] for key in shorter if given.get(key)})
                 estimator.fit(views[candidate.completed])
                 estimator.network_.leave_outputs(held, segments, name)
                 names[candidate.slug] = name
