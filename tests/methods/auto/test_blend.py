@@ -125,6 +125,22 @@ def test_numbers_are_pooled_by_squared_error() -> None:
     assert told["interval"][0] < told["score"] < told["interval"][1] and told["apart"] < 0
 
 
+def test_weights_of_numbers_are_those_of_a_ridge_regression() -> None:
+    """In closed form: sixty rows' worth of evidence (twenty a model) speak for equal weights."""
+    rng = np.random.default_rng(3)
+    truth = rng.normal(size=90)
+    outputs = truth + rng.normal(size=(3, 90)) * np.array([[0.9], [0.8], [0.5]])
+    held = Held(outputs, truth, np.zeros(90, int), np.arange(90) % 3)
+    prior = np.full(3, 1 / 3)
+    spread, strength = ((outputs - truth) ** 2).mean(1).min(), 20 * 3
+    expected = np.linalg.solve(
+        outputs @ outputs.T / spread + strength * np.eye(3),
+        outputs @ truth / spread + strength * prior,
+    )
+    assert expected.min() > 0
+    np.testing.assert_allclose(blend.weights_of(held, prior), expected, atol=1e-5)
+
+
 def test_what_is_said_of_a_fold_does_not_hang_on_its_labels() -> None:
     held = world((0.5, 2.0))
     here = held.fold == 0

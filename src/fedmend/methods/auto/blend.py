@@ -24,6 +24,9 @@ FLOOR = 1e-4
 RIDGE = 50.0
 """How many rows' worth of evidence the weights start with; chosen by nested losses of 21 draws of
 six tables (2 to 150 tried), where more and less were no better."""
+RIDGE_OF_NUMBERS = 20.0
+"""The same of labels that are numbers: of 32 draws of eight tables (2 to 50 tried) nested errors on
+rows known to partners are .5 ± .2 % lower than with 50, and with less no lower."""
 LEAST = 1e-3
 """The weight of the only model that is heard where none deserves it: nearly all classes alike."""
 ENOUGH = 4000
@@ -99,13 +102,14 @@ def weights_of(held: Held, prior: np.ndarray) -> np.ndarray:
         return prior
     outputs, truth = held.outputs, held.truth
     numbers = outputs.ndim == 2
+    ridge = len(prior) * (RIDGE_OF_NUMBERS if numbers else RIDGE)
     # Of numbers the likelihood is a normal one, as wide as the best model errs.
     spread = max(float(((outputs - truth) ** 2).mean(1).min()), 1e-12) if numbers else 1.0
     logs = outputs if numbers else np.log(np.clip(outputs, FLOOR, 1.0))
 
     def objective(weights: np.ndarray) -> tuple[float, np.ndarray]:
         pull = weights - prior
-        penalty = RIDGE / 2 * len(prior) * float(pull @ pull)
+        penalty = ridge / 2 * float(pull @ pull)
         if numbers:
             error = weights @ logs - truth
             value, gradient = (error @ error) / (2 * spread), logs @ error / spread
@@ -115,7 +119,7 @@ def weights_of(held: Held, prior: np.ndarray) -> np.ndarray:
             told = np.clip((p * truth).sum(1, keepdims=True), 1e-12, None)
             value, gap = -np.log(told).sum(), p - p * truth / told
             gradient = np.einsum("mnc,nc->m", logs, gap)
-        return float(value) + penalty, gradient + RIDGE * len(prior) * pull
+        return float(value) + penalty, gradient + ridge * pull
 
     bounds = [(0.0, None)] * len(prior)
     found = np.asarray(minimize(objective, prior, jac=True, method="L-BFGS-B", bounds=bounds).x)
