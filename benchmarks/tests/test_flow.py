@@ -117,6 +117,10 @@ def test_means_and_bars() -> None:
     assert (both.value, both.target, both.holds) == (72.0, ">= 71", True)
     assert (alone.value, alone.holds) == (60.0, False)
     assert "RISA" in both.name and "the bank alone" in alone.name
+    _, close = flow.bars(found, ["RISA", "VFL"], ["correct-complete-vfl"], chance=flow.CHANCE)
+    assert (close.target, close.holds) == (">= 57", True)
+    quick = {line.name for line in flow.chosen_lines(flow.QUICK)}
+    assert quick & {line.name for line in single_lines()} and quick & set(RECIPES)
 
 
 @pytest.mark.slow
@@ -236,6 +240,9 @@ def test_bars_of_the_preflight():
     gain = "gain of twice the overlap, mean error"
     assert bars[f"{gain} (classes)"].value == pytest.approx(0.01)
     assert bars[f"{gain} (numbers, as a share of the error)"].value == pytest.approx(0.03)
+    assert not any("interval" in name for name in bars)  # of two curves it says nothing
+    intervals = [bar for bar in preflight._bars(3 * rows) if "interval" in bar.name]
+    assert len(intervals) == 2 and all(bar.holds for bar in intervals)
     known = preflight.VERTICAL | preflight.CROWD | preflight.HORIZONTAL
     assert all(record_of(method).rate for method in known if method != "auto")
 

@@ -70,7 +70,8 @@ def run(
     asked = chosen("parts", parts, ("cost", "curve"))
     wanted = chosen("methods", methods, METHODS)
     if quick:
-        names, sizes, seeds = ["breast-cancer"], [160], 1
+        # Of 160 rows a client may have fewer than a policy's 10.
+        names, sizes, seeds = ["breast-cancer"], [220], 1
     curves = product(numbered(seeds, first_seed), sizes, names if "curve" in asked else ())
     costly = product(sizes, wanted, names if "cost" in asked else ())
     cells = [Cell("curve", name, size, seed=seed) for seed, size, name in curves]
@@ -258,7 +259,8 @@ def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
             mean = float(np.mean([abs(row["gain"] - row["real gain"]) for row in some]))
             bars.append(Bar.at_most(f"gain of twice the overlap, mean error ({of})", mean, limit))
     for what, key in (("gain", "gain inside"), ("score", "inside")):
-        if curves:
+        # An interval of 80 % misses once in five by design: fewer curves say nothing of it.
+        if len(curves) >= 5:
             inside = float(np.mean([row[key] for row in curves]))
             bars.append(Bar.at_least(f"{what} within its 80 % interval", inside, 0.6))
     return bars

@@ -252,7 +252,7 @@ def summary(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             if (line["rows"], line["data"], line["method"]) == (rows, data, method)
             and "failed" not in line
         ]
-        row |= {"cpu s": round(statistics.mean(own), 1), "rows": rows}
+        row |= {"cpu s": round(statistics.mean(own), 1), "rows at most": rows}
     failed = [
         {"data": line["data"], "method": line["method"], "failed": line["failed"]}
         for line in lines

@@ -86,7 +86,7 @@ def datasets() -> None:
 def bench(
     name: Annotated[str | None, Argument(help="which one; without it, what there is")] = None,
     quick: Annotated[
-        bool, Option("--quick", help="an honest small version, under a minute")
+        bool, Option("--quick", help="a small version with bars of its own, in minutes")
     ] = False,
     resume: Annotated[
         bool, Option("--resume", help="keep measurements in runs/bench, and go on from those there")
