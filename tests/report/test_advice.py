@@ -167,9 +167,9 @@ def test_costs_grow_with_rows_and_parties():
 
 
 def test_a_small_table_is_foretold_within_a_factor_of_two():
-    """Measured: all of `auto` on a newcomer's credit table took 13 s of a busy machine."""
+    """Measured: all of `auto` on a newcomer's credit table took 17.7 s, one run."""
     sizes = Facts({"bank": 600, "telco": 400}, {"bank": 7, "telco": 7}, ("bank",), 200)
-    assert 13 / 2 < estimate("auto", sizes).seconds < 13 * 2
+    assert 17.7 / 2 < estimate("auto", sizes).seconds < 17.7 * 2
     grown = replace(sizes, rows={"bank": 1000, "telco": 400})
     assert estimate("risa", grown).seconds > 1.6 * estimate("risa", sizes).seconds, "more epochs"
 
