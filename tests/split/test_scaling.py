@@ -146,6 +146,8 @@ def test_networks_that_are_too_sure_are_put_right_and_stay_so(fed, tmp_path):
     top = part_of(site, model.network_.model).top
     assert set(top.scaling) == {"aligned", "bank", "telco"}
     assert top.scaling["aligned"].temperature > 1.5
+    # of the same rows, but as if one party alone knew them
+    assert len({each.temperature for each in top.scaling.values()}) == 3
     scaled, (p, y) = top.scaling, judged(model, fed, "aligned")
     top.scaling = {}
     raw, _ = judged(model, fed, "aligned")
