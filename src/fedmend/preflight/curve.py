@@ -133,7 +133,8 @@ def _number(value: float) -> str:
 
 
 class _Unwatched(Session):
-    """Of rows drawn so often, a label party tells so much and no more: scores need it."""
+    """Asks for no losses: a policy lets out only so much about rows drawn this often, and the
+    scores need all of it."""
 
     def _told_loss(self) -> None:
         return None

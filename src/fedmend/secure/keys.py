@@ -293,9 +293,11 @@ def _from_hex(party: str, key: bytes | str) -> bytes:
 
 
 def derive_key(secret: bytes, *context: str | bytes) -> bytes:
-    """HKDF-SHA256 of a secret (RFC 5869); different contexts give independent keys."""
-    extracted = hmac.digest(b"fedmend 1", secret, "sha256")
-    return hmac.digest(extracted, pack(*context) + b"\x01", "sha256")  # one block: KEY_BYTES
+    """HKDF-SHA256 of a secret; different contexts give independent keys."""
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    return HKDF(SHA256(), KEY_BYTES, salt=b"fedmend 1", info=pack(*context)).derive(secret)
 
 
 def pack(*parts: str | bytes) -> bytes:
