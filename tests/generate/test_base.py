@@ -17,10 +17,9 @@ def fitted(small, mixed):
     return small("vae").fit(mixed)
 
 
-def test_all_eight_are_listed_and_made():
-    assert generators() == [
-        *("ctgan", "tablegan", "ctabgan", "vae", "tabddpm", "gain", "vgain", "vfgain")
-    ]
+def test_all_are_listed_and_made():
+    published = ("ctgan", "tablegan", "ctabgan", "vae", "tabddpm", "gain", "vgain", "vfgain")
+    assert set(generators()) >= set(published)
     for name in generators():
         assert make(name).name == name
     with pytest.raises(ConfigError, match="did you mean 'tabddpm'"):

@@ -225,7 +225,7 @@ for _name in ("gain", "vgain", "vfgain"):
     PUBLISHED[_name] = {"hint": 0.9, "alpha": 100.0, "refine": 0, "steps": 10_000, "patience": 0}
 
 
-@each
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_the_published_form_is_a_preset(name, mixed):
     kind = type(make(name))
     published = kind.paper(device="cpu")

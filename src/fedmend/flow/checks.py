@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from fedmend._suggest import closest, did_you_mean
 from fedmend.data.encode import NUMBERS, LabelEncoder
+from fedmend.data.schema import CATEGORICAL, NUMERIC
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
 from fedmend.federation import Federation, Party
@@ -432,7 +433,7 @@ def alike_problems(tables: Mapping[str, Table]) -> Iterator[str]:
 
 def _go_together(one: str, other: str) -> bool:
     """Whether one encoder can serve both; a column of two values may have more elsewhere."""
-    numbers, categories = {"continuous", "integer", "binary"}, {"binary", "nominal", "ordinal"}
+    numbers, categories = {*NUMERIC, "binary"}, set(CATEGORICAL)
     return one == other or {one, other} <= numbers or {one, other} <= categories
 
 

@@ -1,8 +1,8 @@
-"""Eight tabular generators behind one interface: fit, sample, impute, save and load.
+"""Tabular generators behind one interface: fit, sample, impute, save and load.
 
 >>> from fedmend.generate import generators, make
 >>> generators()
-['ctgan', 'tablegan', 'ctabgan', 'vae', 'tabddpm', 'gain', 'vgain', 'vfgain']
+['ctgan', 'tablegan', 'ctabgan', 'vae', 'tabddpm', ...]
 """
 
 from fedmend.generate.base import Generator

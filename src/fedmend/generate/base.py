@@ -42,7 +42,7 @@ from fedmend._parameters import (
     wrong_values,
 )
 from fedmend._suggest import did_you_mean
-from fedmend.data.schema import Schema
+from fedmend.data.schema import Schema, numbers
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, FedmendWarning, NotFitted
 from fedmend.generate.encoder import Encoded, Encoder, Raw
@@ -231,8 +231,8 @@ class Generator(Parameters):
         ids, frame = _given_rows(given, n, self.schema_)
         known = self.encoder_.raw(frame, strict=True)
         rows = self._rows(len(frame), known, seed)
-        for name, numbers in known.items():
-            rows[name] = np.where(np.isnan(numbers), rows[name], numbers)
+        for name, cells in known.items():
+            rows[name] = np.where(np.isnan(cells), rows[name], cells)
         return self._table(ids, rows)
 
     def _rows(self, n: int, known: Raw | None, seed: int) -> Raw:
@@ -383,8 +383,8 @@ def _require_table(table: object) -> None:
 
 
 def _check_size(name: str, series: pd.Series) -> None:
-    numbers = series.to_numpy(dtype=np.float64, na_value=0.0)
-    largest = numbers[np.abs(numbers).argmax()]
+    values = np.nan_to_num(numbers(series))
+    largest = values[np.abs(values).argmax()]
     if abs(largest) > LARGEST:
         raise DataError(
             f"a number beyond {LARGEST:g}, whose square is none",

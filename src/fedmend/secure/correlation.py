@@ -42,6 +42,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend._parameters import Rules, at_least, check_values, one_of
+from fedmend.data.schema import numbers
 from fedmend.errors import AlignmentError, CryptoError
 from fedmend.federation.bound import declare
 from fedmend.federation.federation import Each, Federation, WorkerGroup
@@ -158,7 +159,7 @@ def _numbers(values: pd.Series) -> np.ndarray:
     if pd.api.types.is_integer_dtype(values.dtype) and not values.hasnans:
         unsigned = pd.api.types.is_unsigned_integer_dtype(values.dtype)
         return values.to_numpy(dtype=np.uint64 if unsigned else np.int64)
-    return values.to_numpy(dtype=np.float64, na_value=np.nan)
+    return numbers(values)
 
 
 @column_provider("centred-ranks")

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from fedmend.data.encode import as_numbers
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation.bound import declare
 from fedmend.federation.federation import Each, Federation
@@ -29,7 +30,6 @@ from fedmend.secure.columns import (
     ColumnsWorker,
     IntegerColumns,
     Progress,
-    category_codes,
     column_provider,
     listed,
 )
@@ -124,11 +124,7 @@ def _real(worker: ColumnsWorker, name: str, missing: Missing) -> np.ndarray:
     if column.kind == "nominal":
         mend = "name other columns, or use indicators"
         raise worker.wrong(name, "is nominal and has no real values", mend)
-    if column.is_categorical:
-        codes = category_codes(values, column).astype(np.float64)
-        numbers = np.where(codes < 0, np.nan, codes)
-    else:
-        numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
+    numbers = as_numbers(column, values)
     gaps = np.isnan(numbers)
     if gaps.any():
         if missing == "refuse" or gaps.all():

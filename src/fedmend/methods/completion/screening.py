@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend.data.encode import positions
+from fedmend.data.schema import numbers
 from fedmend.data.table import Table
 from fedmend.methods.boosting.bins import bin_categories, bin_numbers
 
@@ -218,4 +219,4 @@ def _codes(table: Table, name: str) -> np.ndarray:
     column, series = table.schema[name], table.frame[name]
     if column.is_categorical:
         return np.asarray(positions(series, column.categories or ()), dtype=np.int64)
-    return series.to_numpy(dtype=np.float64, na_value=np.nan)
+    return numbers(series)

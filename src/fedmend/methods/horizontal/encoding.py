@@ -17,16 +17,12 @@ import pandas as pd
 import torch
 
 from fedmend.data.encode import Encoder
-from fedmend.data.schema import Column, Schema
+from fedmend.data.schema import CATEGORICAL, NUMERIC, Column, Schema, numbers
 from fedmend.data.table import Table
 from fedmend.errors import DataError
 from fedmend.federation.rows import frequent
 from fedmend.methods.horizontal.rounds import Pool
 from fedmend.methods.horizontal.views import ImageViews, TableViews, Views
-
-NUMBERS = ("continuous", "integer")
-FEW = ("binary", "nominal", "ordinal")
-
 
 # ---------------------------------------------------------------------------------- at a party
 
@@ -78,8 +74,7 @@ def moments(table: Table, schema: Schema, least: int = 1) -> dict[str, list[list
                 values /= 255.0
             found[name] = [_moments(channel, least) for channel in values.swapaxes(0, 1)]
         elif column.is_numeric:
-            series = table.frame[name]
-            found[name] = [_moments(series.to_numpy(np.float64, na_value=np.nan), least)]
+            found[name] = [_moments(numbers(table.frame[name]), least)]
     return found
 
 
@@ -122,9 +117,9 @@ def _merged(columns: Mapping[str, Column]) -> Column:
     shapes = {column.shape for column in columns.values()}
     if len(kinds) == 1 and len(shapes) == 1 and not reference.is_categorical:
         return reference
-    if kinds & set(NUMBERS) and all(_is_number(column) for column in columns.values()):
+    if kinds & set(NUMERIC) and all(_is_number(column) for column in columns.values()):
         return Column(reference.name, "continuous")
-    if kinds <= set(FEW):
+    if kinds <= set(CATEGORICAL):
         kind = reference.kind if len(kinds) == 1 else "nominal"
         values = _union([column.categories or () for column in columns.values()], reference, kind)
         kind = "nominal" if kind == "binary" and len(values) > 2 else kind
@@ -153,7 +148,7 @@ def _is_number(column: Column) -> bool:
 
     Where one of the two is rare it is not told (`_without_rare`), and the column comes as nominal.
     """
-    if column.kind in NUMBERS:
+    if column.is_numeric:
         return True
     told = column.categories or ()
     two = column.kind == "binary" or (column.kind == "nominal" and len(told) < 2)
