@@ -24,7 +24,8 @@ class Record:
     name: in a federation.toml. home: the module under `fedmend.methods`, and its class. title: as
     people call it. words: what it does, in a line. annotators: it learns from the labels of several
     parties. classes_only: it cannot learn numbers. partners: columns of other parties matter to it.
-    contest: ``auto`` tries it "always", if rows are missing somewhere ("torn"), or never ("").
+    contest: ``auto`` tries it "always", if rows are missing somewhere ("torn") or
+    nowhere ("whole"), or never ("").
     rate, units: what it costs, in proportion to which amount of the federation's sizes; None where
     nobody has measured it. sends: what its bytes are in proportion to, if that is another amount.
     page: of the docs.
