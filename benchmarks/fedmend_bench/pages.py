@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from fedmend_bench.harness import BenchResult
 from fedmend_bench.risa import search
 from fedmend_bench.sage.curves import MARKS, Curve, add_curves, read_curves
 from fedmend_bench.sage.data import paper_accuracy
-from fedmend_bench.sage.tables import Cell, summary
+from fedmend_bench.sage.tables import CANDIDATES, Cell, summary
 from fedmend_bench.tabular import table as tabular
 
 NAME = "pages"
@@ -251,30 +251,24 @@ def _by_round(file: Path) -> str:
     return _markdown(["round", *map(str, ROUNDS), f"first at {' / '.join(head)} %"], lines)
 
 
-def _few_labels(file: Path, columns: Mapping[str, str], compared: bool) -> str:
-    """Of small tables, those cells in which ``auto`` compares by folds, or the others."""
-    cells = [(Cell(**line["cell"]), line["found"]) for line in Kept.at(file).all()]
-    rows = summary([each for each in cells if bool(each[0].folds) == compared])
-    told = [
-        [_short(each, 3) if isinstance(each, float) else str(each) for each in row]
-        for row in ([row[name] for name in columns] for row in rows)
-    ]
-    return _markdown(list(columns.values()), told)
+def _few_labels(file: Path) -> str:
+    """Small tables: every candidate, and what ``auto`` takes."""
+    rows = summary([(Cell(**line["cell"]), line["found"]) for line in Kept.at(file).all()])
+    told = []
+    for row in rows:
+        row["alpha"] = f"{row['alpha']:g}"
+        values = [row[name] for name in _FEW]
+        told.append([_short(each, 3) if isinstance(each, float) else str(each) for each in values])
+    return _markdown(list(_FEW.values()), told)
 
 
-_SIZES = {name: name for name in ("labels at", "data", "labels", "seeds", "alone", "FedAvg")}
-_BESIDE_ALONE = _SIZES | {
-    "default less alone": "FedAvg less alone, points",
-    "default less alone, own rows": "on a client's own rows",
-}
-_DEFAULT = _SIZES | {
-    "FixMatch": "FixMatch",
-    "SAGE": "SAGE",
+_FEW = {
+    name: name for name in ("labels at", "data", "alpha", "labels", "seeds", "alone", *CANDIDATES)
+} | {
     "default less FedAvg": "`auto` less FedAvg, points",
     "default less alone": "less alone",
     "default less alone, own rows": "on a client's own rows",
     "FedAvg left": "FedAvg left, of the seeds",
-    "by one s.e.": "by the former rule",
 }
 
 
@@ -282,8 +276,7 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "risa-search": (SEARCH, lambda file: _searched(file, ("adult", "credit"), (1, 10, 50), 3000)),
     "risa-search-digits": (SEARCH, lambda file: _searched(file, ("digits",), (10, 50), 1000)),
     "risa-three-parties": (THREE, _three_parties),
-    "sage-tables": (ALONE, partial(_few_labels, columns=_BESIDE_ALONE, compared=False)),
-    "sage-tables-default": (ALONE, partial(_few_labels, columns=_DEFAULT, compared=True)),
+    "sage-tables": (ALONE, _few_labels),
     "sage-runs": (CIFAR, lambda file: _standing(file, "accuracy")),
     "sage-published": (CIFAR, lambda file: _standing(file, "accuracy_published")),
     "sage-by-round": (CIFAR, _by_round),

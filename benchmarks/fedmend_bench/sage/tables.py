@@ -21,11 +21,12 @@ import torch
 
 from fedmend.data.crowds import client_rows
 from fedmend.federation.policy import Policy
-from fedmend.flow.choosing import main_metric, simplest
 from fedmend.learn.metrics import auc
+from fedmend.methods.auto.folds import simplest
 from fedmend.methods.horizontal.networks import NetSpec
 from fedmend.methods.horizontal.rounds import Pool
 from fedmend.methods.horizontal.views import TableViews
+from fedmend.report.record import main_metric
 from fedmend_bench import datasets
 from fedmend_bench.cells import run_cells
 from fedmend_bench.harness import Bar, BenchResult
@@ -201,14 +202,14 @@ def _folds(world: Tables, cell: Cell) -> dict[str, list[dict[str, float]]]:
     return scores
 
 
-def taken(found: Mapping[str, Any], *, beyond_chance: bool = True) -> str:
+def taken(found: Mapping[str, Any]) -> str:
     """The candidate that ``auto`` takes on these folds."""
     folds = found["folds"]
     if not folds["FedAvg"]:
         return "FedAvg"
     metric = main_metric([], [scores for values in folds.values() for scores in values])
     values = [[each[metric] for each in folds[name]] for name in CANDIDATES]
-    return list(CANDIDATES)[simplest(values, beyond_chance=beyond_chance)]
+    return list(CANDIDATES)[simplest(values)]
 
 
 # ---------------------------------------------------------------- what it says
@@ -242,7 +243,6 @@ def _row(cell: Cell, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         ),
         "default less alone, own rows": points(own) if cell.where != "server" else "–",
         "FedAvg left": sum(name != "FedAvg" for name in names),
-        "by one s.e.": sum(taken(each, beyond_chance=False) != "FedAvg" for each in found),
     }  # fmt: skip
 
 

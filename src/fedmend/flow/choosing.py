@@ -2,9 +2,8 @@
 
 (Elsewhere it is a method of its own, `fedmend.methods.auto`.) All candidates train on the first
 fold, then all on the second, and so on, until the folds or the time are at their end; candidates
-are compared on the folds that they all have. The simplest one that the best is not ahead of, by a
-standard error or in horizontal federations beyond chance, is then trained on all rows, like a
-method that the file names.
+are compared on the folds that they all have. The simplest one within a standard error of the best
+is then trained on all rows, like a method that the file names.
 """
 
 from __future__ import annotations
@@ -13,11 +12,9 @@ import logging
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-from scipy.special import stdtrit
 
 from fedmend.errors import Refused
 from fedmend.federation import Federation
@@ -25,7 +22,7 @@ from fedmend.flow.config.settings import AutoSettings
 from fedmend.flow.live import Listener
 from fedmend.flow.scoring import Reference, measure
 from fedmend.methods.auto.auto import Candidate, none_able
-from fedmend.methods.auto.folds import fold, forget
+from fedmend.methods.auto.folds import fold, forget, simplest
 from fedmend.methods.registry import METHODS, make
 from fedmend.report.amounts import pretty, score_text
 from fedmend.report.record import better_is_higher, main_metric
@@ -145,7 +142,7 @@ class Contest:
     def _chosen(self, able: list[Judged], folds: int) -> Judged:
         sign = 1 if better_is_higher(self.metric) else -1
         values = [[sign * value for value in each.values[:folds]] for each in able]
-        return able[simplest(values, beyond_chance=self.horizontal)]
+        return able[simplest(values)]
 
     @property
     def _by_majority(self) -> bool:
@@ -229,25 +226,3 @@ class Contest:
         if rows < FEW_ROWS:
             lines.append(f"{rows} rows are too few to tell methods apart with any certainty.")
         return lines
-
-
-def simplest(values: Sequence[Sequence[float]], *, beyond_chance: bool) -> int:
-    """The first candidate that the best one is not ahead of; of each, its values in all folds.
-
-    Ahead is by more than a standard error of the paired difference, or, beyond_chance, by more than
-    a one-sided test at 5 % grants to chance: folds share rows to train on, so their differences
-    vary less than those of other rows would (Nadeau and Bengio, 2003).
-    """
-    folds = len(values[0])
-    best = max(values, key=statistics.fmean)
-    for number, own in enumerate(values):
-        behind = [top - value for top, value in zip(best, own, strict=True)]
-        limit = math.inf if beyond_chance else 0.0
-        if folds > 1:
-            rate = math.sqrt(1 / folds)
-            if beyond_chance:
-                rate = float(stdtrit(folds - 1, 0.95)) * math.sqrt(1 / folds + 1 / (folds - 1))
-            limit = rate * statistics.stdev(behind)
-        if statistics.fmean(behind) <= limit:
-            return number
-    raise AssertionError("the best is not ahead of itself")

@@ -9,7 +9,9 @@ its own, a share of each class.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -205,3 +207,17 @@ def forget(*folds: Federation) -> None:
 
 
 declare("auto", FoldWorker)
+
+
+def simplest(values: Sequence[Sequence[float]]) -> int:
+    """The first candidate within a standard error of the best; of each, its values in all folds.
+
+    The error is that of their difference, fold by fold; one fold has none, and the best is taken.
+    """
+    folds, best = len(values[0]), max(values, key=statistics.fmean)
+    for number, own in enumerate(values):
+        behind = [top - value for top, value in zip(best, own, strict=True)]
+        error = statistics.stdev(behind) / math.sqrt(folds) if folds > 1 else 0.0
+        if statistics.fmean(behind) <= error:
+            return number
+    raise AssertionError("the best is not behind itself")
