@@ -182,7 +182,7 @@ def test_harness_imports_without_rich_pydantic_or_torch():
 def test_what_a_gpu_is_borrowed_for_imports_without_pydantic_and_cryptography():
     names = ["sage", "sage-speed", "sage-tables", "risa", "inc", "generators", "tabular"]
     code = (
-        "import importlib, sys\nfor name in ('pydantic', 'cryptography'): sys.modules[name] = None\n"
+        "import importlib, sys\nsys.modules |= {'pydantic': None, 'cryptography': None}\n"
         f"for name in {[harness.REGISTRY[name] for name in names]!r}: importlib.import_module(name)"
     )
     paths = os.pathsep.join(filter(None, sys.path))
