@@ -17,6 +17,7 @@ from fedmend.federation.site import Site
 from fedmend.secure.keys import (
     Identity,
     KeyRing,
+    Keystream,
     add_streams,
     derive_key,
     fingerprint,
@@ -167,8 +168,24 @@ def test_streams_are_added_and_taken_away_in_rings_of_any_width(size, width):
     streams = [mask_stream(key, size * width // 8 + 1).view(f"<u{width}")[:size] for key in keys]
     ring = np.arange(size).astype(f"u{width}")
     expected = ring + streams[0] + streams[1] - streams[2]
-    add_streams(ring, keys[:2], keys[2:])
+    parts = list(map(Keystream, keys))
+    add_streams(ring, parts[:2], parts[2:])
     assert np.array_equal(ring, expected)
+    add_streams(ring, parts[:2], parts[2:], number=5)
+    add_streams(ring, list(map(Keystream, keys[2:])), list(map(Keystream, keys[:2])), number=5)
+    assert np.array_equal(ring, expected)
+
+
+def test_parts_of_a_stream_are_aes_256_ctr_from_their_number_on_and_none_is_used_twice():
+    key, stream, room = bytes(range(32)), Keystream(bytes(range(32))), np.empty(116, np.uint8)
+    for number in (0, 1, 7, (1 << 64) - 1):
+        counter = number.to_bytes(8, "big") + bytes(8)
+        reference = Cipher(algorithms.AES(key), modes.CTR(counter)).encryptor()
+        stream.begin(100, number).fill(room, 100)
+        assert room[:100].tobytes() == reference.update(bytes(100))
+        for past in (number, number - 1, 1 << 64):
+            with pytest.raises(CryptoError, match="used twice hides nothing"):
+                stream.begin(100, past)
 
 
 def test_a_stream_that_would_wrap_its_counter_or_has_a_short_key_is_refused():

@@ -95,7 +95,7 @@ def test_rounds_sessions_and_sums_of_one_size_never_share_a_mask():
     first, second = SumSession(fed.workers(SumWorker)), SumSession(fed.workers(SumWorker))
     for session, name in ((first, "x"), (first, "x"), (first, "y"), (second, "x")):
         session.sum(name, between=(0, 1))
-    messages = fed.engine.replies("masked", "p0")
+    messages = fed.engine.replies("masked", "p0") + fed.engine.replies("masked_again", "p0")
     assert len(messages) == 4
     for one, other in itertools.combinations(messages, 2):
         assert_uniform(one - other)
@@ -120,6 +120,73 @@ def test_a_round_is_not_played_twice():
         worker.masked(LATE, False)
     with pytest.raises(CryptoError, match="let out already"):
         worker.masked(LATE, True)
+
+
+def test_the_same_again_is_one_step_and_tells_no_more():
+    fed = watched([np.ones(30_000, int)] * 3)
+    session = SumSession(fed.workers(SumWorker))
+    for value in (1, 0, 1):
+        for site in fed.engine.sites.values():
+            offer_summand(site, "x", np.full(30_000, value), kind="label", opens="votes")
+        assert (session.sum("x", between=(0, 1)).values == 3 * value).all()
+    assert len(fed.engine.requests("prepare_round")) == 3, "the first time only"
+    messages = fed.engine.replies("masked", "p0") + fed.engine.replies("masked_again", "p0")
+    assert len(messages) == 3
+    for message in messages:
+        assert_uniform(message)
+    for one, other in itertools.combinations(messages, 2):
+        assert_uniform(one - other)
+    opened = {e.readable for e in fed.ledger.entries() if e.call == "SumWorker.masked_again"}
+    assert opened == {"control", "votes"}
+
+
+def test_what_changes_its_shape_or_kind_is_prepared_anew():
+    fed = watched([np.ones(4, int)] * 2)
+    session = SumSession(fed.workers(SumWorker))
+    for size, opens in ((4, "votes"), (6, "votes"), (6, "statistic"), (6, "statistic")):
+        for site in fed.engine.sites.values():
+            offer_summand(site, "x", np.ones(size, int), kind="label", opens=opens)
+        assert session.sum("x", between=(0, 1)).values.tolist() == [2] * size
+    assert len(fed.engine.requests("prepare_round")) == 4 * 2, "and it is not tried again"
+    assert session.sum("x", between=(0, 2)).values.tolist() == [2] * 6, "another range"
+    assert len(fed.engine.requests("prepare_round")) == 5 * 2
+
+
+def test_sessions_over_the_same_workers_do_not_go_on_with_each_others_rounds():
+    fed = watched([np.ones(4, int)] * 3)
+    workers = fed.workers(SumWorker)
+    groups = [["p0", "p1"], ["p1", "p2"], ["p0", "p1"]]
+    sessions = [SumSession(workers, parties=group) for group in groups]
+    for session in (*sessions, *sessions, *sessions[:1] * 2):
+        assert session.sum("x", between=(0, 1)).values.tolist() == [2] * 4
+
+
+def test_nothing_leaves_before_all_neighbours_were_met_however_often_it_is_asked():
+    fed = watched([np.ones(4, int)] * 3)
+    workers, everyone = fed.workers(SumWorker), ["p0", "p1", "p2"]
+    keys = workers.public_key()
+    workers["p0"].meet({"p1": keys["p1"]})
+    for number in (LATE, LATE + 1):
+        workers["p0"].prepare_round(number, "x", FORM, everyone)
+        with pytest.raises(CryptoError, match="'p2'"):
+            workers["p0"].masked(number, False)
+
+
+def test_a_refusal_in_a_further_round_uses_its_number_up():
+    fed = watched([np.ones(4, int)] * 2)
+    session = SumSession(fed.workers(SumWorker))
+    session.sum("x", between=(0, 1))
+    offer_summand(fed.engine.site("p0"), "x", np.full(4, 2), kind="label", opens="votes")
+    with pytest.raises(Exception, match="leaves the agreed range"):
+        session.sum("x", between=(0, 1))
+    asked = fed.engine.requests("masked_again")[0]
+    tried, after = asked["number"], asked["after"]
+    for number in (tried, tried + 1):
+        assert session.workers["p0"].masked_again(number, False, after) is None
+    with pytest.raises(CryptoError, match="replayed"):
+        session.workers["p1"].masked_again(tried, False, tried)
+    offer_summand(fed.engine.site("p0"), "x", np.ones(4, int), kind="label", opens="votes")
+    assert session.sum("x", between=(0, 1)).values.tolist() == [2] * 4
 
 
 def test_a_failed_round_uses_its_number_up():

@@ -62,6 +62,7 @@ class VotesFromSums(Attack):
         self.expertise: dict[str, np.ndarray] = {}
         self._rounds: dict[int, _Round] = {}
         self._last: dict[str, _Round] = {}
+        self._prepared: dict[str, _Round] = {}
 
     def hear(self, call: Observed) -> None:
         if call.worker != "LabelWorker":
@@ -69,9 +70,13 @@ class VotesFromSums(Attack):
         if call.method == "prepare_round":
             given = call.given
             fresh = _Round(given["name"], SumForm.from_wire(given["form"]), tuple(given["parties"]))
-            current = self._rounds.setdefault(given["number"], fresh)
-            self._last[current.name] = current
-        elif call.method == "masked":
+            self._last[fresh.name] = self._rounds.setdefault(given["number"], fresh)
+            self._prepared[call.party] = fresh
+        elif call.method in ("masked", "masked_again") and call.answer is not None:
+            if call.method == "masked_again":
+                before = self._prepared[call.party]
+                fresh = _Round(before.name, before.form, before.parties)
+                self._last[fresh.name] = self._rounds.setdefault(call.given["number"], fresh)
             answer = np.array(call.answer)
             self._rounds[call.given["number"]].messages[call.party] = answer
             # Sums that were followed by another of their name are not looked at.

@@ -248,7 +248,7 @@ class _Walk:
             self.parts.append(raw)
 
     def array(self, value: Any) -> None:
-        name = str(value.dtype if value.dtype.isnative else value.dtype.newbyteorder("="))
+        name = _numpy_name(value.dtype)
         if name not in ITEM_BYTES or name == "bfloat16":
             raise _no_place(value)
         tag = b"a" if isinstance(value, np.ndarray) else b"g"
@@ -280,6 +280,11 @@ class _Walk:
         self.seen.append((words, name))
         self.put(head, cost + body)
         self.nbytes += body
+
+
+@lru_cache(maxsize=64)
+def _numpy_name(dtype: np.dtype) -> str:
+    return str(dtype.newbyteorder("="))
 
 
 @lru_cache(maxsize=4096)

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from fedmend.federation.site import Site
 
 KEY_BYTES = 32
-_ZEROS = bytes(1 << 20)
+_ZEROS = memoryview(bytes(1 << 20))
 _SPILL = 16  # update_into wants 15 bytes more than it writes
 # A piece of stream and of the array it is added to stay in the processor's cache together.
-_PIECE_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 17
 _PLACE = "secure.keyring"
 
 
@@ -319,9 +319,9 @@ def mask_stream(key: bytes, shape: int | tuple[int, ...]) -> np.ndarray:
     """
     sides = (shape,) if isinstance(shape, int) else tuple(shape)
     nbytes = 8 * math.prod(sides)
-    fill = _keystream(key, nbytes)
+    stream = Keystream(key).begin(nbytes)
     room = np.empty(nbytes + _SPILL, np.uint8)
-    fill(room, nbytes)
+    stream.fill(room, nbytes)
     return _words(room[:nbytes]).reshape(sides)
 
 
@@ -337,45 +337,63 @@ class MaskBlocks:
 
     def __iter__(self) -> Iterator[np.ndarray]:
         columns, rows = self.shape
-        fill = _keystream(self._key, 8 * columns * rows)
+        stream = Keystream(self._key).begin(8 * columns * rows)
         room = np.empty(8 * columns * self.rows_each + _SPILL, np.uint8)
         for start in range(0, rows, self.rows_each):
             count = min(self.rows_each, rows - start)
-            fill(room, 8 * columns * count)
+            stream.fill(room, 8 * columns * count)
             yield _words(room[: 8 * columns * count]).reshape(columns, count)
 
 
-def add_streams(ring: np.ndarray, added: Sequence[bytes], taken: Sequence[bytes]) -> None:
-    """Add the keystreams of some keys to a flat unsigned array, and take away those of others."""
+def add_streams(
+    ring: np.ndarray, added: Sequence[Keystream], taken: Sequence[Keystream], number: int = 0
+) -> None:
+    """Add a part of some keystreams to a flat unsigned array, and take that of others away."""
+    for stream in (*added, *taken):
+        stream.begin(ring.nbytes, number)
     step = _PIECE_BYTES // ring.dtype.itemsize
-    room = np.empty(_PIECE_BYTES + _SPILL, np.uint8)
-    for operation, keys in ((np.add, added), (np.subtract, taken)):
-        for key in keys:
-            fill = _keystream(key, ring.nbytes)
-            for at in range(0, ring.size, step):
-                part = ring[at : at + step]
-                fill(room, part.nbytes)
-                words = room[: part.nbytes].view(ring.dtype.newbyteorder("<"))
+    room = np.empty(min(_PIECE_BYTES, ring.nbytes) + _SPILL, np.uint8)
+    for at in range(0, ring.size, step):
+        part = ring[at : at + step]
+        words = room[: part.nbytes].view(ring.dtype.newbyteorder("<"))
+        for operation, streams in ((np.add, added), (np.subtract, taken)):
+            for stream in streams:
+                stream.fill(room, part.nbytes)
                 operation(part, words, out=part)
 
 
-def _keystream(key: bytes, nbytes: int) -> Callable[[np.ndarray, int], None]:
-    """A function that writes the next bytes of the AES-256-CTR keystream into an array."""
-    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+class Keystream:
+    """The AES-256-CTR keystream of a key, in numbered parts of which each is used once, in turn.
 
-    if len(key) != KEY_BYTES:
-        raise CryptoError(f"a stream needs a key of {KEY_BYTES} bytes, this has {len(key)}")
-    if nbytes >> 4 >= 1 << 32:
-        raise CryptoError(f"a stream of {nbytes:,} bytes is too long. Mend: one key per part")
-    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-    zeros = memoryview(_ZEROS)
+    A part's number is the upper half of the counter, and what it may hold the lower half can count.
+    """
 
-    def fill(room: np.ndarray, count: int) -> None:
+    def __init__(self, key: bytes) -> None:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        if len(key) != KEY_BYTES:
+            raise CryptoError(f"a stream needs a key of {KEY_BYTES} bytes, this has {len(key)}")
+        self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+        self._last = -1
+
+    def begin(self, nbytes: int, number: int = 0) -> Keystream:
+        """Go to the beginning of a part, of which so many bytes are wanted."""
+        if nbytes >> 4 >= 1 << 32:
+            raise CryptoError(f"a stream of {nbytes:,} bytes is too long. Mend: one key per part")
+        if not self._last < number < 1 << 64:
+            raise CryptoError(
+                f"part {number} of a stream is not after part {self._last}, and a mask that is "
+                "used twice hides nothing. Mend: count on"
+            )
+        self._last = number
+        self._cipher.reset_nonce((number << 64).to_bytes(16, "big"))
+        return self
+
+    def fill(self, room: np.ndarray, count: int) -> None:
+        """Write the next so many bytes into an array, which has room for a few more."""
         for at in range(0, count, len(_ZEROS)):
             step = min(len(_ZEROS), count - at)
-            stream.update_into(zeros[:step], room[at : at + step + _SPILL].data)
-
-    return fill
+            self._cipher.update_into(_ZEROS[:step], room.data[at : at + step + _SPILL])
 
 
 def _words(room: np.ndarray) -> np.ndarray:

@@ -66,7 +66,7 @@ from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import Exposure, exposed
 from fedmend.secure.bounds import admit_bound
 from fedmend.secure.channel import SealingWorker
-from fedmend.secure.keys import KEY_BYTES, add_streams
+from fedmend.secure.keys import KEY_BYTES, Keystream, add_streams
 from fedmend.secure.sums_he import (
     Packing,
     add_blinded,
@@ -301,7 +301,7 @@ def total_of(
     for party, seed in seeds.items():
         if not isinstance(seed, bytes) or len(seed) != KEY_BYTES:
             raise CryptoError(f"party {party!r}: the seed of its mask is not {KEY_BYTES} bytes")
-    add_streams(total, (), list(seeds.values()))
+    add_streams(total, (), [Keystream(seed) for seed in seeds.values()])
     return total
 
 
@@ -338,6 +338,7 @@ class _Round:
     name: str
     form: SumForm
     parties: tuple[str, ...]
+    shape: tuple[int, ...]
     # round(value · 2^f) − low, flat, in the ring of the sum
     shifted: np.ndarray | None
     kind: str
@@ -345,10 +346,9 @@ class _Round:
     own_seed: bytes | None = None
 
     @property
-    def about(self) -> str:
-        """All that the parties must have been told alike: part of what a mask is derived from."""
-        settings = asdict(self.form).values()
-        return "|".join(map(str, (self.number, *settings, *self.parties, self.name)))
+    def about(self) -> tuple[Any, ...]:
+        """All that the parties must have been told alike, beside the number; masks follow of it."""
+        return (self.name, self.form, self.parties)
 
 
 class SumWorker(SealingWorker):
@@ -365,6 +365,8 @@ class SumWorker(SealingWorker):
         self._last_round = 0
         self._last_decrypted = 0
         self._round: _Round | None = None
+        self._masks_about: tuple[Any, ...] = ()
+        self._masks: tuple[list[Keystream], list[Keystream]] = ([], [])
         self._sum_key: Any = None
         self._sum_keys: Any = None
 
@@ -398,28 +400,32 @@ class SumWorker(SealingWorker):
     ) -> dict[str, Any]:
         """Begin a round: agree to its settings, check the array. Tells its shape and kind."""
         me = self.site.name
-        if not isinstance(number, int) or number <= self._last_round:
-            raise CryptoError(
-                f"party {me!r}: round {number} is not after round {self._last_round}: it was "
-                "replayed, and its masks must not be used twice. Mend: take the next number"
-            )
         if len(set(parties)) != len(parties) or me not in parties or len(parties) < LEAST_PARTIES:
             raise CryptoError(
                 f"party {me!r} takes no part in a sum over {parties}: it needs itself and at "
                 f"least {LEAST_PARTIES} parties, or the sum is somebody's own array. "
                 "Mend: name more parties"
             )
+        begun = self._begin(number, name, SumForm.from_wire(form), tuple(parties))
+        return {"shape": list(begun.shape), "kind": begun.kind}
+
+    def _begin(self, number: int, name: str, form: SumForm, parties: tuple[str, ...]) -> _Round:
+        me = self.site.name
+        if not isinstance(number, int) or number <= self._last_round:
+            raise CryptoError(
+                f"party {me!r}: round {number} is not after round {self._last_round}: it was "
+                "replayed, and its masks must not be used twice. Mend: take the next number"
+            )
         # Before anything can fail: a number that was tried is used up.
         self._last_round = number
         self._round = None
-        agreed = SumForm.from_wire(form)
-        admit_bound(self.site, self.own_columns(), agreed.bound)
+        admit_bound(self.site, self.own_columns(), form.bound)
         values, kind, opens = self.summand(name)
         self.site.policy.admit_kind(me, f"the sum of {name!r}", opens)
-        values, dtype = np.asarray(values), ring_of(agreed, len(parties))
-        shifted = agreed.encode(values, party=me, name=name, dtype=dtype)
-        self._round = _Round(number, name, agreed, tuple(parties), shifted, kind, opens)
-        return {"shape": list(values.shape), "kind": kind}
+        values, dtype = np.asarray(values), ring_of(form, len(parties))
+        shifted = form.encode(values, party=me, name=name, dtype=dtype)
+        self._round = _Round(number, name, form, parties, values.shape, shifted, kind, opens)
+        return self._round
 
     def _take_round(self, number: int) -> tuple[_Round, np.ndarray]:
         """The round and its array, which can be taken only once."""
@@ -438,23 +444,45 @@ class SumWorker(SealingWorker):
     def masked(self, number: int, own_mask: bool) -> np.ndarray:
         """The array under the masks shared with its neighbours (and one of its own)."""
         current, ring = self._take_round(number)
-        added, taken = self._pair_masks(current, "masks")
+        add_streams(ring, *self._pair_masks(current, "masks"))
         if own_mask:
             current.own_seed = os.urandom(KEY_BYTES)
-            added.append(current.own_seed)
-        add_streams(ring, added, taken)
+            add_streams(ring, [Keystream(current.own_seed)], ())
         return ring
 
-    def _pair_masks(self, current: _Round, mode: str) -> tuple[list[bytes], list[bytes]]:
-        """The keys of the masks with its neighbours: those to add, and those to take away."""
-        me = self.site.name
-        about = hashlib.sha256(current.about.encode()).hexdigest()  # names of all, for each key
-        keys: dict[str, list[bytes]] = {"added": [], "taken": []}
-        for party in neighbours(me, current.parties):
-            first = min(me, party)
-            key = self.mask_key(party, "sums", current.number, mode, about, owner=first)
-            keys["added" if me == first else "taken"].append(key)
-        return keys["added"], keys["taken"]
+    @exposed(kind="masked", over_rows=True)
+    def masked_again(self, number: int, own_mask: bool, after: int) -> np.ndarray | None:
+        """What was summed in round `after`, as it is now: a further round of it, in one step.
+
+        None where that was not the last round here, or the array has another shape or kind by now:
+        then it must be prepared.
+        """
+        last = self._round
+        if last is None or last.number != after:
+            return None
+        now = self._begin(number, last.name, last.form, last.parties)
+        if (now.shape, now.kind, now.opens) != (last.shape, last.kind, last.opens):
+            return None
+        return self.masked(number, own_mask)
+
+    def _pair_masks(
+        self, current: _Round, mode: str
+    ) -> tuple[list[Keystream], list[Keystream], int]:
+        """The streams shared with its neighbours, to add and to take away, and which part of them.
+
+        As long as the same is summed among the same parties they are the same, in further parts.
+        """
+        about, me = (mode, *current.about), self.site.name
+        if about != self._masks_about:
+            masks: tuple[list[Keystream], list[Keystream]] = ([], [])
+            named = "|".join(map(str, (*asdict(current.form).values(), *current.parties)))
+            digest = hashlib.sha256(f"{named}|{current.name}".encode()).hexdigest()
+            for party in neighbours(me, current.parties):
+                first = min(me, party)
+                stream = self.mask_parts(party, "sums", mode, digest, owner=first)
+                masks[me != first].append(stream)
+            self._masks_about, self._masks = about, masks  # all of them, or none
+        return *self._masks, current.number
 
     @exposed(kind="masked")
     def open_own_mask(self, number: int, parties: list[str]) -> bytes:
@@ -660,6 +688,8 @@ class SumSession:
         self._ready = mode == "none"
         self._keys: dict[str, bytes] = {}
         self._met: tuple[str, ...] = ()
+        self._last: tuple[Any, ...] = ()  # name, form, parties, number and shape
+        self._alone = True  # nobody else sums over these workers, as far as was seen
         self._public_key: Any = None
         self._pool: ThreadPoolExecutor | None = None  # its threads end with the session
         self._check_arguments()
@@ -696,23 +726,25 @@ class SumSession:
         *,
         between: tuple[float, float] | None = None,
         fraction_bits: int | None = None,
+        given: Sequence[Any] = (),
     ) -> Sum:
         """The sum of the arrays offered as `name`.
 
         between: the range no party's value leaves, in the values' own unit; the narrower, the
         fewer bytes. By default all that fits into 64 bits. A value outside is refused at its
         party. fraction_bits: None for integers; otherwise values are rounded to 2^-fraction_bits.
+        given: what else these workers take in a round (`prepare_round`, `masked_again`), last.
         """
         form = SumForm.of(between, fraction_bits=fraction_bits, parties=len(self.parties))
         self._set_up(name)
         if self.mode == "he":
-            number, shape, sent = self._collect(name, form, "encrypted")
+            number, shape, sent = self._collect(name, form, given, "encrypted")
             total = self._decrypted(name, form, number, math.prod(shape), sent)
         else:
             # Own masks keep a late message from completing the sum of a round that was given up.
             own = self.mode == "masks" and self.on_absent == "continue"
             how = ("masked", own) if self.mode == "masks" else ("{kind}s_in_clear",)
-            number, shape, sent = self._collect(name, form, *how)
+            number, shape, sent = self._collect(name, form, given, *how)
             seeds = self._open_masks(name, number, list(sent)) if own else {}
             total = total_of(sent, ring_of(form, len(sent)), math.prod(shape), seeds)
         parties = tuple(sent)
@@ -772,30 +804,48 @@ class SumSession:
         return (self.key_holder,) if self.mode == "he" else ()
 
     def _collect(
-        self, name: str, form: SumForm, method: str, *args: Any
+        self, name: str, form: SumForm, given: Sequence[Any], method: str, *args: Any
     ) -> tuple[int, tuple[int, ...], dict[str, Any]]:
         """A round with all who are there: its number, the arrays' shape, what each party sent.
 
-        Every array is checked before one leaves. If a party drops out, the rest begin anew.
+        Every array is checked before one leaves; where the same is summed again, while it leaves.
+        If a party drops out, the rest begin anew.
         """
         while True:
             self._introduce(name)
             number, parties = next(_ROUNDS), self.parties
-            told = self._ask(parties, "prepare_round", number, name, asdict(form), list(parties))
-            if not self._gone:
-                shapes = {party: tuple(answer["shape"]) for party, answer in told.items()}
-                if len(set(shapes.values())) > 1:
-                    raise DataError(
-                        f"the summands {name!r} differ in shape: "
-                        + ", ".join(f"{party} {shape}" for party, shape in shapes.items()),
-                        mend="offer arrays of one shape at all parties (align the rows first)",
-                    )
-                labels = any(answer["kind"] == "label" for answer in told.values())
-                asked = method.format(kind="label" if labels else "row")
-                sent = self._ask(parties, asked, number, *args)
+            last, self._last = self._last, ()
+            agreed = (name, form, parties)
+            if method == "masked" and self._alone and last[:3] == agreed:
+                sent = self._ask(parties, "masked_again", number, *args, last[3], *given)
                 if not self._gone:
-                    return number, shapes[parties[0]], sent
+                    self._alone = all(each is not None for each in sent.values())
+                    if self._alone:
+                        self._last = (*agreed, number, last[4])
+                        return number, last[4], sent
+            else:
+                settings = (number, name, asdict(form), list(parties))
+                told = self._ask(parties, "prepare_round", *settings, *given)
+                if not self._gone:
+                    shape, kind = self._one_shape(name, told)
+                    sent = self._ask(parties, method.format(kind=kind), number, *args)
+                    if not self._gone:
+                        self._last = (*agreed, number, shape)
+                        return number, shape, sent
             self._go_on_without_absent(name)
+
+    @staticmethod
+    def _one_shape(name: str, told: Mapping[str, Any]) -> tuple[tuple[int, ...], str]:
+        """The shape of all arrays, and what they are in the clear."""
+        shapes = {party: tuple(answer["shape"]) for party, answer in told.items()}
+        if len(set(shapes.values())) > 1:
+            raise DataError(
+                f"the summands {name!r} differ in shape: "
+                + ", ".join(f"{party} {shape}" for party, shape in shapes.items()),
+                mend="offer arrays of one shape at all parties (align the rows first)",
+            )
+        labels = any(answer["kind"] == "label" for answer in told.values())
+        return next(iter(shapes.values())), "label" if labels else "row"
 
     def _open_masks(self, name: str, number: int, parties: list[str]) -> dict[str, bytes]:
         seeds = self._ask(parties, "open_own_mask", number, parties)

@@ -119,12 +119,11 @@ def encrypt_all(
     public: Any,
     packing: Packing,
     shifted: np.ndarray,
-    masks: tuple[Sequence[bytes], Sequence[bytes]] = ((), ()),
+    masks: tuple[Any, ...] = ((), ()),
 ) -> list[bytes]:
     """At a party: its packed values, blinded, under the public key; last, the blinds' seed.
 
-    masks: keys of streams that are added, and of such that are taken away, modulo t; those of all
-    parties cancel.
+    masks: what `add_streams` adds and takes away, modulo t; those of all parties cancel.
     """
     scheme, rows = context(), packing.pack(shifted)
     seed = os.urandom(KEY_BYTES)

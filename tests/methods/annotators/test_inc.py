@@ -44,10 +44,9 @@ class Spoken:
         self.votes, self.rule = votes, rule
         self.matrices = [np.eye(n_classes) for _ in votes.T]
 
-    def m_step(self, weights: np.ndarray) -> None:
-        self.matrices = [crowds.expertise(weights, v, smoothing=0.0) for v in self.votes.T]
-
-    def evidence(self) -> np.ndarray:
+    def evidence(self, weights: np.ndarray | None = None) -> np.ndarray:
+        if weights is not None:
+            self.matrices = [crowds.expertise(weights, v, smoothing=0.0) for v in self.votes.T]
         pieces = []
         for matrix, votes in zip(self.matrices, self.votes.T, strict=True):
             with np.errstate(divide="ignore"):

@@ -236,8 +236,7 @@ def test_the_stated_error_holds(crowd_of):
     weights = np.random.default_rng(0).dirichlet([1, 1, 1], 300).astype(np.float32)
     with Annotators(crowd.fed, ["p0", "p1", "p2"], secure="masks") as annotators:
         annotators.attach()
-        annotators.m_step(weights)
-        summed = annotators.evidence()
+        summed = annotators.evidence(weights)
         bound = annotators.error_bound
     exact = sum(
         crowds.log_evidence(crowds.expertise(weights, said), said) for said in crowd.votes.T

@@ -101,7 +101,7 @@ class EM(CrowdEstimator):
     share_expertise: bool = True
 
     def _inferred(self, annotators: Annotators, counts: np.ndarray) -> Inferred:
-        found = crowd.dawid_skene(counts, annotators.evidence_of, hard=self.fast)
+        found = crowd.dawid_skene(counts, annotators.evidence, hard=self.fast)
         posterior, said, self.iterations_ = found
         self._hear(annotators, self.share_expertise)
         targets = posterior if self.targets == "soft" else crowd.hardened(posterior)

@@ -265,8 +265,7 @@ def vote_likelihood(model: CrowdEstimator) -> np.ndarray:
         model.fed_, model.label_parties_, secure=model.secure, key_holder=model.key_holder
     ) as annotators:
         annotators.attach(model.classes_.tolist(), model.label_dp)
-        annotators.m_step(model.posterior_)
-        evidence = annotators.evidence()
+        evidence = annotators.evidence(model.posterior_)
     return np.exp(evidence - evidence.max(1, keepdims=True))
 
 

@@ -63,8 +63,7 @@ class Annotators:
 
     with Annotators(fed, parties, secure="masks") as annotators:
         counts = annotators.votes()
-        annotators.m_step(weights)
-        evidence = annotators.evidence()
+        evidence = annotators.evidence(weights)
     """
 
     def __init__(
@@ -165,9 +164,13 @@ class Annotators:
             self._workers[party].take_turns(turns, number)
         return self._sums.sum("turns", between=(0, 1)).values
 
-    def evidence(self) -> np.ndarray:
-        """What all votes together say about each row's true class. **Shape** [n, C] float64."""
-        total = self._sums.sum("evidence", between=(0, self._form.span)).values
+    def evidence(self, weights: np.ndarray | None = None) -> np.ndarray:
+        """What all votes together say about each row's true class. **Shape** [n, C] float64.
+
+        weights: how likely each class is, by which every party first estimates its T anew.
+        """
+        given = () if weights is None else (weights.astype(np.float32, copy=False),)
+        total = self._sums.sum("evidence", between=(0, self._form.span), given=given).values
         self.error_bound = self._form.error(len(self.parties))
         return self._form.decode(total, len(self.parties))
 
@@ -176,11 +179,6 @@ class Annotators:
     def m_step(self, weights: np.ndarray) -> None:
         """Every party estimates its T anew."""
         self._ask_all("m_step", weights.astype(np.float32, copy=False))
-
-    def evidence_of(self, weights: np.ndarray) -> np.ndarray:
-        """What all votes say once every party has estimated its T by these classes of the rows."""
-        self.m_step(weights)
-        return self.evidence()
 
     def told(self, method: str) -> dict[str, Any]:
         """What the parties whose policies let it out say: "expertise" (T), "standing", …"""

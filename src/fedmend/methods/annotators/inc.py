@@ -101,10 +101,8 @@ class Correction:
         are explained by what was predicted (`aggregation.held_out_loss`).
         """
         weights = self._weights(predicted)
-        if weights is not None:
-            self.annotators.m_step(weights)
         self.weights = weights
-        evidence = self.annotators.evidence()
+        evidence = self.annotators.evidence(weights)
         if self.rule == "product":
             # float32 holds a log-probability to 2^-19, finer than the fixed point it came in.
             updated = crowd.combine(_log(predicted), evidence.astype(np.float32, copy=False))
@@ -295,7 +293,7 @@ class InC(CrowdEstimator):
             annotators.m_step(state["posterior"])
             return Inferred(**{name: state[name] for name in Inferred._fields}), state["history"]
         known = counts.sum(1, keepdims=True) > 0
-        votes_alone, evidence, _ = crowd.dawid_skene(counts, annotators.evidence_of)
+        votes_alone, evidence, _ = crowd.dawid_skene(counts, annotators.evidence)
         shares = crowd.class_shares(votes_alone * known)
         plain = crowd.held_out_losses(np.broadcast_to(shares, counts.shape), evidence)
         correction = Correction(annotators, counts, self.posterior, votes_alone * known)
@@ -308,7 +306,7 @@ class InC(CrowdEstimator):
         if best.losses is not None and crowd.clearly_less(best.losses, than=plain):
             assert best.posterior is not None
             posterior = best.posterior
-        found = Inferred(posterior * known, posterior, annotators.evidence_of(posterior))
+        found = Inferred(posterior * known, posterior, annotators.evidence(posterior))
         if kept is not None:
             write_file(kept, found._asdict() | {"history": history})
         return found, history
