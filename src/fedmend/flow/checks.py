@@ -10,6 +10,7 @@ torn and what would mend it.
 from __future__ import annotations
 
 import itertools
+import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from fedmend.data.encode import NUMBERS, LabelEncoder
 from fedmend.data.schema import CATEGORICAL, NUMERIC
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
-from fedmend.federation import Federation, Party
+from fedmend.federation import Federation, Party, Policy
 from fedmend.flow.config import Config, PartySettings
 from fedmend.flow.config.references import password_notes
 from fedmend.flow.config.settings import MAJORITY, WEIGHTS
@@ -265,7 +266,8 @@ def _vertical_problems(config: Config, found: Findings) -> Iterator[str]:
             yield (
                 'complete.correlation_mode = "published" shows the coordinator differences of rows '
                 '(kind "row"), which no party\'s policy allows. Mend: correlation_mode = "bfv", '
-                "which gives the same value, or that kind under policy.allow for a trial"
+                "which gives the same value; or, for a trial, policy.allow = "
+                f"{json.dumps(sorted(Policy().may_leave | {'row'}))} at both"
             )
         ids = _ids_by(config.align.normalise, tables)
         common = set.intersection(*ids.values())

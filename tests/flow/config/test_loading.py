@@ -68,6 +68,7 @@ policy.refuse = ["rows"]
 
 [[party]]
 name = "bank"
+policy.allow = ["row"]
 
 [[method]]
 name = "vlf"
@@ -78,6 +79,7 @@ epoch = 3
 embedding = "wide"
 dropout = 2.0
 seed = 4
+preset = "paper"
 
 [evaluate]
 metrics = ["acuracy"]
@@ -96,6 +98,7 @@ test_share = 1.5
         "party[bank].sql needs a database",
         "party[bank].kinds.age = 'intger' is not a kind: did you mean 'integer'?",
         "party[bank].policy.refuse: unknown kind 'rows'. Did you mean 'row'?",
+        "party[bank].policy keeps 'control' back, which every run needs. Mend: allow names all",
         "party[bank].name = 'bank' is given 2 times",
         "party[bank] has no table",
         "no party has a label",
@@ -104,11 +107,12 @@ test_share = 1.5
         "method[vfl].embedding must be a whole number, got 'wide'",
         "method[vfl].dropout must be in [0, 1), got 2.0",
         "method[vfl].seed = 4: seeds stand in one place. Mend: set run.seed",
+        "method[vfl].preset = 'paper': it has none. Mend: leave it out",
         "'acuracy' is not a metric: did you mean 'accuracy'?",
         "evaluate.test_share must be less than 1, got 1.5",
     ):
         assert part in found, part
-    assert len(found.splitlines()) == 18
+    assert len(found.splitlines()) == 20
 
 
 def test_all_that_is_wrong_with_complete_comes_together(workshop):

@@ -27,7 +27,11 @@ FULL = {
             "label": "default",
             "kinds": {"postcode": "nominal", "grade": ["a", "b"]},
             "missing": ["?"],
-            "policy": {"allow": ["row"], "refuse": ["weights"], "min_intersection": 10},
+            "policy": {
+                "allow": ["control", "count", "row"],
+                "refuse": ["weights"],
+                "min_intersection": 10,
+            },
         },
         {"name": "telco", "sql": "select 1", "uri": "sqlite:///x.db", "id": "customer"},
     ],

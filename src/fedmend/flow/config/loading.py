@@ -262,6 +262,8 @@ def parameter_problems(where: str, kind: Any, given: Mapping[str, Any]) -> Itera
     preset = given.get("preset")
     if isinstance(preset, str) and preset in kind.PRESETS:
         estimator = kind.preset(preset)
+    elif preset is not None and not kind.PRESETS:
+        yield f"{where}.preset = {preset!r}: it has none. Mend: leave it out"
     elif preset is not None:
         yield f"{where}.preset = {preset!r} is not known: {did_you_mean(str(preset), kind.PRESETS)}"
     for key, value in given.items():
@@ -351,9 +353,15 @@ def party_problems(party: PartySettings, *, elsewhere: bool = False) -> Iterator
             hint = did_you_mean(kind, COLUMN_KINDS)
             yield f"{where}.kinds.{column} = {kind!r} is not a kind: {hint}"
     try:
-        party.policy.build()
+        absent = sorted({"control", "count"} - party.policy.build().may_leave)
     except ConfigError as error:
         yield from (f"{where}.{problem}" for problem in error.problems)
+        return
+    if absent:
+        yield (
+            f"{where}.policy keeps {absent[0]!r} back, which every run needs. Mend: allow names "
+            "all kinds that may leave, not further ones; refuse takes some away"
+        )
 
 
 def _shape(config: Config) -> Iterator[str]:
