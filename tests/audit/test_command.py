@@ -86,11 +86,14 @@ def test_an_audit_becomes_a_chapter_of_a_runs_report(call, workshop):
         read_audit(run)
 
 
-def test_a_ledger_alone_is_read(call, workshop):
+def test_a_ledger_alone_is_read(call, workshop, monkeypatch):
     run = finished_run(workshop.folder / "done")
+    monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = call("audit", "--ledger", run, "--out", "read")
     assert code == 0
-    assert "gradient" in out and "high" in out
+    (line,) = [each.split() for each in out.splitlines() if each.startswith(" telco")]
+    assert line == ["telco", "gradient", "coordinator", "6", "–", "high"]  # no word is broken
+    assert out.count("• gradient: labels of training rows") == 1
     (read,) = read_audit(workshop.folder / "read")
     assert read.method == ""
     assert [(each.role, each.lines, each.looks) for each in read.readings] == [("telco", 300, None)]

@@ -61,6 +61,8 @@ def test_what_the_coordinator_only_relays_can_be_sealed():
     relayed, received = statement([entry(), entry(sender="coordinator", receiver="bank")])[::-1]
     assert "seal = true" in relayed.mend
     assert "seal" not in received.mend
+    (said,) = AuditReport(method="", readings=[relayed, received]).mends()  # once
+    assert said == f"embedding: {relayed.mend}"
 
 
 @pytest.mark.parametrize(

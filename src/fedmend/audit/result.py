@@ -237,7 +237,8 @@ class AuditReport:
         found = [f"{each.attack}: {each.mend}" for each in shown]
         if not self.method:
             found = [f"{each.kind}: {each.mend}" for each in self.readings if each.mend]
-        return list(dict.fromkeys(found))
+        longer = tuple(dict.fromkeys(found))  # what begins another one is said there
+        return [each for each in longer if not any(x.startswith(f"{each};") for x in longer)]
 
     def __str__(self) -> str:
         parts = [*self.head(), *self.in_short()]

@@ -69,7 +69,7 @@ def _reading(flow: Flow, lines: int, rows: int | None) -> Reading:
         severity, mend = "low", ""
         tells = "that a table is not as it was asked for; a party stops after a few"
     elif flow.receiver == COORDINATOR and flow.kind in EXCHANGED:
-        mend = f"seal = true of the method, unless its top is at the coordinator; {mend}"
+        mend = f"{mend}; against the coordinator seal = true, unless the method has its top there"
     looks = lines / rows if rows and lines and not flow.passed_on else None
     return Reading(
         role=flow.receiver,

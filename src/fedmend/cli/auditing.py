@@ -189,6 +189,9 @@ def _show(console: Console, report: AuditReport, banner: Banner | None = None) -
     if report.mends():
         console.print("[bold]What lowers it[/]")
         bullets(console, report.mends())
-    console.print("[bold]What was received, by what such values can tell[/]")
     head, *rows = report.readings_table()
-    console.print(plain_table(head, rows))
+    if rows:
+        console.print("[bold]What was received, and what such values can tell[/]")
+        # A sentence in a column of a narrow terminal would be a word a line.
+        console.print(plain_table(head[:-1], [row[:-1] for row in rows]))
+        bullets(console, dict.fromkeys(f"{row[1]}: {row[-1]}" for row in rows))
