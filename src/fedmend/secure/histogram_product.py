@@ -28,7 +28,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csc_array, csr_array
 
 from fedmend.secure.keys import mask_stream
 
@@ -99,9 +99,9 @@ def ring_product(fixed: np.ndarray, changing: np.ndarray) -> np.ndarray:
     return wrap(out)
 
 
-def indicator_product(indicators: csr_array, changing: np.ndarray) -> np.ndarray:
-    """The same for a fixed factor of zeros and ones: uint32 wraps at a multiple of 2^23."""
-    return wrap((indicators.T @ changing.T.astype(np.uint32, order="C")).T)
+def indicator_product(indicators: csc_array, changing: np.ndarray) -> np.ndarray:
+    """The same for a fixed factor of zeros and ones, [p, n]: uint32 wraps at a multiple of 2^23."""
+    return wrap((indicators @ changing.T.astype(np.uint32, order="C")).T)
 
 
 # ---------------------------------------------------------------------------------- the roles
@@ -126,16 +126,16 @@ class BinsSide(_Side):
     def mask(self, indicators: csr_array, number: int) -> np.ndarray:
         """A' = A - P."""
         mask = self._own("bins", number, indicators.shape)
-        self._whole = self._part = indicators
+        self._whole, self._part = indicators, indicators.T  # as every product wants it
         return packed(indicators.toarray().view(np.int32) - mask)
 
     def sample(self, rows: np.ndarray | None) -> None:
         """Products go over these rows from now on; None for all."""
-        self._part = self._whole if rows is None else self._whole[rows]
+        self._part = (self._whole if rows is None else self._whole[rows]).T
 
     def share(self, number: int, count: int) -> np.ndarray:
         """S = A Q^T + R for `count` columns of B's."""
-        rows, bins = self._part.shape
+        bins, rows = self._part.shape
         blind = self._own("blind", number, (2 * count, bins))
         mask = self._others("numbers", number, (2 * count, rows))
         return packed(indicator_product(self._part, mask) + blind)

@@ -79,7 +79,8 @@ def test_bins_give_the_sums_on_the_left(data):
                               for s in (0, 1)])  # fmt: skip
     assert (sums == by_indicators).all()
     totals = np.array([weights[slot == s].sum() for s in (0, 1)])
-    lefts = table.lefts(sums.astype(np.int64), totals.astype(np.int64))
+    every = np.arange(len(table))
+    lefts = table.lefts(sums.astype(np.int64), totals.astype(np.int64), every)
     for cut in range(len(table)):
         left = table.goes_left(cut, codes)
         for s in (0, 1):
@@ -100,6 +101,15 @@ def test_what_known_sides_tell_need_not_be_asked_for():
     assert LeftToAsk.of(table, {first: none, second: none}).asked.tolist() == [2, 3, 4, 5, 6]
     everything = dict.fromkeys(range(len(table)), none)
     assert not len(LeftToAsk.of(table, everything).asked)
+
+
+def test_where_nobody_goes_tells_no_cuts_apart():
+    table = CutTable([["ordered", 3, True], ["nominal", 3, True], ["ordered", 3, True]])
+    codes = np.array([[0, 1, 2], [0, 1, 2], [0, 1, 3]])  # a missing cell in the last column only
+    kept = table.told_apart(codes)
+    assert table.columns[kept].tolist() == [0, 0, 1, 1, 1, 2, 2, 2, 2, 2]
+    sides = {tuple(table.goes_left(cut, codes)) for cut in kept[:5]}
+    assert sides | {(False,) * 3} == {tuple(table.goes_left(cut, codes)) for cut in range(9)}
 
 
 def test_cuts_of_a_column():

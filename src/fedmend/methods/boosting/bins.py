@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.sparse import csr_array
+from scipy.sparse import csc_array, csr_array
 
 from fedmend.data.encode import as_numbers
 from fedmend.data.schema import Column
@@ -216,14 +216,25 @@ class CutTable:
     def __len__(self) -> int:
         return len(self.columns)
 
-    def lefts(self, sums: np.ndarray, totals: np.ndarray) -> np.ndarray:
-        """Sums on the left of every cut, int64 [nodes, cuts], from those of the stored bins."""
+    def told_apart(self, codes: np.ndarray) -> np.ndarray:
+        """The cuts without those that differ from another only in where nobody goes.
+
+        codes: bin numbers [columns, n]. Where no row is in a column's last bin, that is any that
+        takes it to the left.
+        """
+        unused = ~(codes == np.diff(self._starts)[:, None]).any(1)
+        return np.flatnonzero(~(self._rest & unused[self.columns]))
+
+    def lefts(self, sums: np.ndarray, totals: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+        """Sums on the left of these cuts, int64 [nodes, cuts], from those of the stored bins."""
         so_far = np.zeros((len(sums), self.stored + 1), dtype=np.int64)
         np.cumsum(sums, axis=1, out=so_far[:, 1:])
-        out = so_far.take(self._to, 1) - so_far.take(self._from, 1)
-        ends = so_far.take(self._starts, 1)
-        last_bins = totals[:, None] - (ends[:, 1:] - ends[:, :-1])  # one of every column
-        out += last_bins.take(self.columns, 1) * self._rest
+        out = so_far.take(self._to[cuts], 1) - so_far.take(self._from[cuts], 1)
+        rest = self._rest[cuts]
+        if rest.any():
+            ends = so_far.take(self._starts, 1)
+            last_bins = totals[:, None] - (ends[:, 1:] - ends[:, :-1])  # one of every column
+            out += last_bins.take(self.columns[cuts], 1) * rest
         return np.asarray(out)
 
     def goes_left(self, cut: int, codes: np.ndarray) -> np.ndarray:
@@ -271,13 +282,13 @@ class LeftToAsk:
     row, and sums of classes; of a class all bins but one are asked for, and that one follows.
     asked, following: numbers of stored bins. rows: whose class a bin of `following` stands for.
 
-    **Shape** rows, zeros and ones [n, following]; together [asked, following].
+    **Shape** rows, zeros and ones [following, n]; together [following, asked].
     """
 
     asked: np.ndarray
     following: np.ndarray
-    rows: csr_array
-    together: csr_array
+    rows: csc_array
+    together: csc_array
 
     @classmethod
     def of(cls, table: CutTable, known: Mapping[int, np.ndarray], rows: int = 0) -> LeftToAsk:
@@ -302,13 +313,13 @@ class LeftToAsk:
             pairs.append(follows[own[asked[-1] - first]])
         every = np.sort(np.concatenate(following))
         of_rows, of_bins = np.stack(classes, axis=1), np.concatenate(pairs)[:, None]
-        return cls(np.concatenate(asked), every, _ones(of_rows, every), _ones(of_bins, every))
+        return cls(np.concatenate(asked), every, _ones(of_rows, every).T, _ones(of_bins, every).T)
 
     def complete(self, sums: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """Sums of all stored bins [k, stored], from those asked for and the numbers [k, n]."""
         out = np.zeros((len(sums), len(self.asked) + len(self.following)), np.int64)
         out[:, self.asked] = sums
-        out[:, self.following] = numbers @ self.rows - sums @ self.together
+        out[:, self.following] = (self.rows @ numbers.T - self.together @ sums.T).T
         return out
 
 

@@ -244,7 +244,8 @@ class Boosting:
     ) -> None:
         self.cuts, self.own, self.growth, self.settings = cuts, own, growth, settings
         self.known, self.settled = known, settled
-        self._own_source = Source.of(own.table, len(cuts))
+        self._own_source = Source.of(own.table, len(cuts), own.table.told_apart(own.codes))
+        self._others = Source.of(cuts, 0, np.arange(len(cuts)))
         self._columns = np.concatenate([cuts.columns, len(cuts.layouts) + own.table.columns])
         self.tasks = [self._task(name, target) for name, target in targets.items()]
         self._growing: list[tuple[_Task, Output]] = []
@@ -288,7 +289,11 @@ class Boosting:
         counted[self._rows] = True
         self._position = np.cumsum(counted) - 1
         self.at_home = self.spent
-        self._a_source = self._known_source() if self.at_home else Source.of(self.cuts, 0)
+        self._sources = [self._known_source() if self.at_home else self._others, self._own_source]
+        self._cuts, self._twins, self._alike = (
+            np.concatenate([getattr(source, name) for source in self._sources])
+            for name in ("cuts", "twins", "alike")
+        )
         self._growing = []
         for task in self.active:
             gradient, curvature = task.derivatives(task.rows)
@@ -320,7 +325,8 @@ class Boosting:
             self._sides = np.zeros((len(rows), len(cuts)))
             for at, cut in enumerate(cuts):
                 self._sides[:, at] = self.known[int(cut)][rows]
-        return Source(None, cuts)
+        none: np.ndarray = np.zeros(len(cuts), bool)
+        return Source(None, cuts, cuts, none, none)
 
     # ------------------------------------------------------------------ a level
 
@@ -364,34 +370,33 @@ class Boosting:
         self._hand_out()
         self._gains = []
         for _, output in self._open():
-            sources = [self._a_source, self._own_source]
-            gains = output.gains(output.lefts(sources), self._twins(sources))
-            cuts = np.concatenate([source.cuts for source in sources])
-            gains[:, ~output.chosen_from[cuts]] = -np.inf
-            self._gains.append((output, gains, cuts))
+            gains, larger = output.gains(output.lefts(self._sources), self._twins)
+            left_out = ~output.chosen_from[self._cuts]
+            if left_out.any():
+                gains[:, left_out] = -np.inf
+            self._gains.append((output, gains, self._cuts + (larger & self._alike)))
         return self.choose_again()
 
     def choose_again(self) -> list[int]:
         """The same, once sides are known that were not: a cut may leave too few rows on one."""
         unknown: dict[int, float] = {}
-        for output, gains, cuts in self._gains:
-            for best, cut in self._best(output, gains, cuts):
+        found = [self._best(*each) for each in self._gains]
+        for (output, *_), nodes in zip(self._gains, found, strict=True):
+            for best, cut in nodes:
                 if 0 <= cut < len(self.cuts) and cut not in self.known:
                     unknown[cut] = max(unknown.get(cut, 0.0), best / output.energy)
         allowed = self.settings.allowance(self._number, len(self.known))
         asked = sorted(unknown, key=lambda cut: (-unknown[cut], cut))[:allowed]
-        self._decide(set(asked) | self.known.keys(), restricted=len(asked) < len(unknown))
+        if len(asked) < len(unknown):
+            found = self._restricted([*asked, *self.known])
+        self._decided = []
+        for (output, *_), nodes in zip(self._gains, found, strict=True):
+            output.gain[output.open] = [gain for gain, _ in nodes]
+            decided = {
+                node: cut for node, (_, cut) in zip(output.open, nodes, strict=True) if cut >= 0
+            }
+            self._decided.append((output, decided))
         return asked
-
-    @staticmethod
-    def _twins(sources: list[Source]) -> np.ndarray:
-        """Where the twins of these sources are (`CutTable.twins`), among all their cuts."""
-        places, first = [np.zeros(0, np.int64)], 0
-        for source in sources:
-            if source.table is not None:
-                places.append(first + source.table.twins)
-            first += len(source.cuts)
-        return np.concatenate(places)
 
     def _hand_out(self) -> None:
         """Give every output the sums of its nodes, from A's bins and from B's own."""
@@ -413,23 +418,21 @@ class Boosting:
         return sums.astype(np.int64)
 
     def _best(self, output: Output, gains: np.ndarray, cuts: np.ndarray) -> list[tuple[float, int]]:
-        """Per open node the best gain and its cut, -1 where none pays.
+        """Per open node the best gain and its cut, -1 where none pays; cuts: [nodes, cuts].
 
         At the root a cut that is known to leave fewer than `min_rows` rows on a side is passed
         over: a root that insists on one is never split, nor is that of any tree to come. (A lower
         node stays whole then: with the next best cut there trees did worse on rows held out.)
         """
-        if not len(cuts):  # so few rows that no bin may be cut off
+        if not cuts.size:  # so few rows that no bin may be cut off
             return [(0.0, -1)] * len(gains)
-        found = []
-        for node, own in zip(output.open, gains, strict=True):
+        found, least = [], self.growth.min_gain
+        for node, own, numbers in zip(output.open, gains, cuts, strict=True):
             at = int(own.argmax())
-            while (
-                node == 1 and own[at] > self.growth.min_gain and self._too_small(output, cuts[at])
-            ):
+            while node == 1 and own[at] > least and self._too_small(output, numbers[at]):
                 own[at] = -np.inf
                 at = int(own.argmax())
-            found.append((float(own[at]), int(cuts[at]) if own[at] > self.growth.min_gain else -1))
+            found.append((float(own[at]), int(numbers[at]) if own[at] > least else -1))
         return found
 
     def _too_small(self, output: Output, cut: int) -> bool:
@@ -439,18 +442,12 @@ class Boosting:
         left, rows = np.count_nonzero(self._goes_left(cut)[output.rows]), len(output.rows)
         return bool(min(left, rows - left) < self.growth.min_rows)
 
-    def _decide(self, sayable: set[int], *, restricted: bool) -> None:
-        self._decided: list[tuple[Output, dict[int, int]]] = []
-        for output, gains, cuts in self._gains:
-            if restricted:
-                silent = (cuts < len(self.cuts)) & ~np.isin(cuts, list(sayable))
-                gains[:, silent] = -np.inf
-            best = self._best(output, gains, cuts)
-            output.gain[output.open] = [gain for gain, _ in best]
-            decided = {
-                node: cut for node, (_, cut) in zip(output.open, best, strict=True) if cut >= 0
-            }
-            self._decided.append((output, decided))
+    def _restricted(self, sayable: list[int]) -> list[list[tuple[float, int]]]:
+        """The best cuts if of A's only these can be told."""
+        for _, gains, cuts in self._gains:
+            silent = (cuts[0] < len(self.cuts)) & ~np.isin(cuts[0], sayable)
+            gains[:, silent] = -np.inf
+        return [self._best(*each) for each in self._gains]
 
     def split(self) -> int:
         """Send all rows down; tells how many nodes are open now."""

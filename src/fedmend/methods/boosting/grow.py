@@ -64,19 +64,27 @@ class Tree:
 class Source:
     """Where a part of the sums comes from: those of a table's bins, or of the rows left of a cut.
 
-    cuts: the numbers of these cuts among all.
+    cuts: the numbers of these cuts among all; places: in the table. twins: which of them have the
+    cut that differs only in where missing cells go next to them; alike: which stand for it, too, as
+    no cell is missing.
     """
 
     table: CutTable | None
     cuts: np.ndarray
+    places: np.ndarray
+    twins: np.ndarray
+    alike: np.ndarray
 
     @classmethod
-    def of(cls, table: CutTable, first: int) -> Source:
-        return cls(table, np.arange(first, first + len(table)))
+    def of(cls, table: CutTable, first: int, places: np.ndarray) -> Source:
+        """Of the cuts at these places; `first`: the number of the table's first one."""
+        twin = np.isin(places, table.twins)
+        beside = np.append(places[1:], -1) == places + 1
+        return cls(table, first + places, places, twin & beside, twin & ~beside)
 
     def lefts(self, sums: np.ndarray, totals: np.ndarray) -> np.ndarray:
         """int64 [nodes, cuts]."""
-        return sums if self.table is None else self.table.lefts(sums, totals)
+        return sums if self.table is None else self.table.lefts(sums, totals, self.places)
 
 
 @dataclass(repr=False)
@@ -159,33 +167,37 @@ class Output:
             axis=1,
         )
 
-    def gains(self, lefts: np.ndarray, twins: np.ndarray) -> np.ndarray:
-        """Gain of every cut at every open node; -inf where a child would be too small.
+    def gains(self, lefts: np.ndarray, twins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Gain of every cut at every open node, -inf where a child would be too small; and where
+        rows go whose cells are missing later, if they are not now: whether that is to the left.
 
-        twins: cuts that differ from the next one only in where missing cells go.
+        twins: which cuts differ from the next one only in where missing cells go.
         """
         totals = np.array([self.totals[node] for node in self.open])[:, None]
         whole = self._score(*self._real(totals))
         g_left, h_left = self._real(lefts)
         g_right, h_right = self._real(totals - lefts)
         least = self.growth.least(self.constant)
-        gains = self._score(g_left, h_left) + self._score(g_right, h_right) - whole
         barred = (h_left < least) | (h_right < least)
-        if self.growth.later_missing and len(twins):
-            is_twin = np.zeros(lefts.shape[1] - 1, bool)
-            is_twin[twins] = True
-            same = (lefts[:, :-1] == lefts[:, 1:]) & is_twin
-            larger = (h_left > h_right)[:, :-1]
-            barred[:, :-1] |= same & larger
-            barred[:, 1:] |= same & ~larger
+        larger = h_left > h_right if self.growth.later_missing else np.zeros_like(barred)
+        at = np.flatnonzero(twins)
+        if self.growth.later_missing and len(at):
+            same = lefts[:, at] == lefts[:, at + 1]
+            barred[:, at] |= same & larger[:, at]
+            barred[:, at + 1] |= same & ~larger[:, at]
+        gains = self._score(g_left, h_left)
+        gains += self._score(g_right, h_right)
+        gains -= whole
         np.putmask(gains, barred, -np.inf)
-        return gains
+        return gains, larger
 
     def _real(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return (numbers >> HALF) / self.unit_gradient, (numbers & _LOW) / self.unit_curvature
 
     def _score(self, gradient: np.ndarray, curvature: np.ndarray) -> np.ndarray:
-        return gradient**2 / (curvature + self.growth.l2)
+        """Writes over both."""
+        curvature += self.growth.l2
+        return np.divide(np.square(gradient, out=gradient), curvature, out=gradient)
 
     def split(self, decided: dict[int, int], goes_left: Callable[[int], np.ndarray]) -> int:
         """Send the rows of the decided nodes down; tells how many nodes are open now."""

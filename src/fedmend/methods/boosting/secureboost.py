@@ -485,7 +485,11 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         for name, table in self._part().tables.items():
             known = {own: self._known[cut] for cut, whose, own in placed if whose == name}
             held = len(self._left[name].asked) if name in self._left else table.stored
-            if held and len(LeftToAsk.of(table, known).asked) <= WORTH_ASKING_LESS * held:
+            few = WORTH_ASKING_LESS * held
+            # A cut spares a bin at most, missing cells one of each column: too few need no count.
+            if not held or table.stored - len(known) - len(table.layouts) > few:
+                continue
+            if len(LeftToAsk.of(table, known).asked) <= few:
                 self._left[name] = LeftToAsk.of(table, known, aligned)
                 requests[name] = self.seal(list(known), to=name, kind="control")
         return requests
