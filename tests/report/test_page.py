@@ -197,24 +197,26 @@ def test_values_of_the_parties_cannot_break_the_page(record, entries):
 def test_report_of_a_run_folder(record, tmp_path, monkeypatch):
     with pytest.raises(DataError, match="not a run folder"):
         write_report(tmp_path)
-    record.save(tmp_path)
-    ledger = Ledger(tmp_path / "ledger.jsonl")
+    begun, folder = tmp_path / "run.part", tmp_path / "run"
+    begun.mkdir()
+    record.save(begun)
+    ledger = Ledger(begun / "ledger.jsonl")
     ledger.record("bank", COORDINATOR, "Some.call", "label", Measure("3", "int64", 44, ""))
     ledger.close()
-    (tmp_path / "manifest.json").write_text(json.dumps({"stages": STAGES}))
-    path = write_report(tmp_path)
-    assert path == tmp_path / REPORT_FILE
-    page = checked(path.read_text(encoding="utf-8"))
+    (begun / "manifest.json").write_text(json.dumps({"stages": STAGES}))
+    assert write_report(begun) == begun / REPORT_FILE
+    begun.rename(folder)  # as a run does that has ended
+    page = checked((folder / REPORT_FILE).read_text(encoding="utf-8"))
     assert "Values left in the clear: labels in the clear of bank to the coordinator." in page.text
     assert "2 min 5 s" in page.text
     monkeypatch.setattr(report_page, "read_ledger", lambda _: pytest.fail("it was read before"))
-    assert "labels in the clear of bank" in run_banner(tmp_path).left
+    assert "labels in the clear of bank" in run_banner(folder).left
     monkeypatch.undo()
-    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger = Ledger(folder / "ledger.jsonl")
     ledger.record("telco", COORDINATOR, "Some.call", "label", Measure("3", "int64", 44, ""))
     ledger.close()
-    assert "telco" in run_banner(tmp_path).left
-    assert sorted(each.name for each in tmp_path.iterdir()) == [
+    assert "telco" in run_banner(folder).left
+    assert sorted(each.name for each in folder.iterdir()) == [
         "ledger.jsonl", "manifest.json", "metrics.json", "report.html",
     ]  # fmt: skip
 

@@ -10,7 +10,6 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,15 +62,22 @@ def run_banner(folder: str | Path) -> Banner:
 
 
 def _crossed(folder: Path) -> list[Entry]:
-    """The ledger of a run. A terminal shows in a moment what the report says at its top."""
+    """The ledger of a run. A terminal shows in a moment what the report says at its top.
+
+    By then the folder has its name: known is the file, wherever it lies.
+    """
     path = folder / LEDGER_FILE
-    at = path.stat() if path.is_file() else None
-    return _read_once(path, at and (at.st_ino, at.st_mtime_ns, at.st_size))
+    if not path.is_file():
+        return read_ledger(path)
+    at = path.stat()
+    version = at.st_dev, at.st_ino, at.st_mtime_ns, at.st_size
+    if version not in _LAST_READ:
+        _LAST_READ.clear()
+        _LAST_READ[version] = read_ledger(path)
+    return _LAST_READ[version]
 
 
-@lru_cache(maxsize=1)
-def _read_once(path: Path, version: object) -> list[Entry]:
-    return read_ledger(path)
+_LAST_READ: dict[tuple[int, ...], list[Entry]] = {}
 
 
 def _audits(folder: Path) -> Sequence[Any]:
