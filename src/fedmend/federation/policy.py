@@ -118,7 +118,7 @@ class Policy:
             )
 
     def admit_kind(self, party: str, call: str, kind: str) -> None:
-        if kind not in self.may_leave:
+        if kind not in self.allow or kind in self.refuse:
             raise Refused(
                 party,
                 f"{call} would let a value of kind {kind!r} out ({KINDS[kind].words})",

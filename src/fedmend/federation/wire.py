@@ -158,6 +158,8 @@ class _Walk:
         _Room(self.nbytes).charge(self.memory, self.items)
 
     def measure(self) -> Measure:
+        if not self.seen:
+            return Measure("", "", HEADER.size + self.nbytes, "")
         shapes = [shape for shape, _ in self.seen]
         shape = ", ".join(shapes[:4]) + (" …" if len(shapes) > 4 else "")
         dtype = ", ".join(dict.fromkeys(dtype for _, dtype in self.seen))
@@ -192,12 +194,12 @@ class _Walk:
                     )
                 self.text(key)
                 self.add(item, depth + 1)
+        elif isinstance(value, int):
+            self.put(*_whole_number(value))
         elif is_tensor(value):
             self.tensor(value)
         elif isinstance(value, np.ndarray | np.generic):
             self.array(value)
-        elif isinstance(value, int):
-            self.put(*_whole_number(value))
         elif isinstance(value, float):
             self.put(b"f" + _F64.pack(value), NUMBER_COST)
         elif isinstance(value, bytes | bytearray | memoryview):
