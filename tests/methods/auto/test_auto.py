@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -92,6 +93,20 @@ def test_in_folds_nothing_trains_longer_than_a_weight_needs(monkeypatch) -> None
     settings = {"trees": 4, "patience": 9}
     fm.Auto(candidates=("local-trees",), folds=2, settings=settings).fit(federation(people()))
     assert trained == [(False, 4), (False, 4), (True, 9)], "two folds, and the model that is kept"
+
+
+def test_the_folds_say_how_many_trees_are_kept(tmp_path) -> None:
+    """Of the fold's rows 1 - validation are trained on; of all rows as many more trees."""
+    how = {"candidates": ("local-trees",), "folds": 3}
+    model = fm.Auto(**how).fit(federation(people()), checkpoint=tmp_path)
+    lengths = json.loads((tmp_path / "folds.json").read_text())["tried"]["local-trees"][2]
+    (kept,) = model.network_.members.values()
+    assert len(lengths) == 3
+    assert kept.trees == round(float(np.median(lengths)) / (2 / 3 * 0.85))
+    assert kept.network_.best_epoch == kept.trees and kept.validation == 0
+    asked = fm.Auto(**how, settings={"refit": False}).fit(federation(people()))
+    (own,) = asked.network_.members.values()
+    assert own.validation == 0.15, "who does not want it trained on all rows is heard"
 
 
 def test_every_kind_of_row_is_answered(fitted) -> None:

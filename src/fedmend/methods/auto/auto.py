@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
 from fedmend._parameters import POSITIVE, Rules, at_least, check_values, one_of, parameters
 from fedmend.errors import ConfigError, FedmendError, FedmendWarning, Refused, ResumeError
 from fedmend.federation import Federation, require_federation
@@ -50,13 +52,15 @@ COMPLETED = "-completed"
 class Candidate:
     """A method, perhaps with the completed rows.
 
-    slug: its name among the members. skipped: why it could not be trained here.
+    slug: its name among the members. skipped: why it could not be trained here. lengths: of its
+    trainings in the folds, as held-out rows chose them.
     """
 
     name: str
     completed: bool = False
     seconds: float = 0.0
     skipped: str = ""
+    lengths: list[int] = field(default_factory=list)
 
     @property
     def slug(self) -> str:
@@ -264,6 +268,7 @@ class _Contest:
                 estimator.set_params(**{key: shorter[key] for key in shorter if given.get(key)})
                 estimator.fit(views[candidate.completed])
                 estimator.network_.leave_outputs(held, segments, name)
+                candidate.lengths.append(estimator.network_.best_epoch)
                 names[candidate.slug] = name
             if self.progress is not None and not candidate.skipped:
                 total = folds * len(self.candidates)
@@ -296,7 +301,7 @@ class _Contest:
             return
         with self._worker(self.fed) as worker:
             worker.keep_votes(str(self.folder))
-        tried = {each.slug: [each.seconds, each.skipped] for each in self.candidates}
+        tried = {each.slug: [each.seconds, each.skipped, each.lengths] for each in self.candidates}
         write_json(
             self.folder / FOLDS_FILE,
             {"mark": self._mark(folds), "done": done, "tried": tried, "seconds": self.seconds},
@@ -315,7 +320,7 @@ class _Contest:
         with self._worker(self.fed) as worker:
             worker.take_votes(str(self.folder))
         for each in self.candidates:
-            each.seconds, each.skipped = saved["tried"][each.slug]
+            each.seconds, each.skipped, each.lengths = saved["tried"][each.slug]
         self.seconds = saved["seconds"]
         return int(saved["done"])
 
@@ -388,7 +393,7 @@ class Auto(LabelledEstimator):
             kind: {each.slug: w[each.slug] for each in heard} for kind, w in weights.items()
         }
         for candidate in heard:
-            estimator = self.made(candidate, party)
+            estimator = self.kept(candidate, party, folds)
             estimator.fit(
                 completed if candidate.completed and completed is not None else fed,
                 progress=progress,
@@ -417,6 +422,17 @@ class Auto(LabelledEstimator):
             given["task"] = "regression"  # networks have no loss for counts
         params = {key: value for key, value in given.items() if key in known}
         return make(candidate.name, params, self.seed)
+
+    def kept(self, candidate: Candidate, label_party: str, folds: int) -> Any:
+        """The same to train on all rows: of trees as many more than in the folds as there are more
+        rows. Held-out rows need not say again how many that are."""
+        estimator = self.made(candidate, label_party)
+        given = estimator.get_params()
+        if METHODS[candidate.name].family == "boosting" and given["validation"] and given["refit"]:
+            part = (1 - 1 / folds) * (1 - given["validation"])  # of all rows, trained on in a fold
+            trees = max(1, round(float(np.median(candidate.lengths)) / part))
+            estimator.set_params(trees=min(given["trees"], trees), validation=0.0)
+        return estimator
 
     def _candidates(self, fed: Federation, completed: bool) -> list[Candidate]:
         def names(torn: bool) -> tuple[str, ...]:
