@@ -268,7 +268,9 @@ class Sum:
             wanted = self._likely
             if not self._certain:
                 wanted = expected(values.log_softmax(-1), wanted)
-            slope = (values.softmax(-1) - wanted) * self._counts[group]
+            # Over a last side of two torch takes five times as long.
+            p = values.movedim(-1, 0).softmax(0).movedim(0, -1)
+            slope = (p - wanted) * self._counts[group]
             found[group] = slope.flatten(1)
             self._constant[group].step(found[group])
         return {name: torch.cat([found[ALIGNED], found[name]], 1) for name in self.parties}
