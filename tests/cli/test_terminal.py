@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -35,6 +36,21 @@ def test_bars_on_terminals_only(terminal):
     text = stream.getvalue()
     assert "Training VFL [bold]" in text and "AUC 0.900" in text
     assert ("3 of 3" in text) is terminal and ("\x1b[" in text) is terminal
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"epoch": 1, "loss": 0.5}, "2 epochs"),
+        ({"epoch": 1}, "2 trees"),
+        ({"round": 1}, "2 rounds"),
+    ],
+)
+def test_how_long_a_training_was_is_said_in_its_own_unit(entry, said):
+    stream = io.StringIO()
+    run = replace(method("VFL", 0, 0.9), history=[entry, entry])
+    TerminalListener(Console(file=stream, width=100)).scored(run)
+    assert f"(1.0 s, {said})" in stream.getvalue()
 
 
 def test_comparison_over_seeds_and_with_a_score_that_is_missing():

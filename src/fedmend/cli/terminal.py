@@ -91,10 +91,12 @@ class TerminalListener(Listener):
             for name, value in run.scores.items()
             if value is not None
         )
-        what = "rounds" if run.history and "round" in run.history[0] else "epochs"
-        epochs = f", {len(run.history)} {what}" if run.history else ""
+        told = {key for each in run.history for key in each}
+        # Of trees nothing is told but their number.
+        what = "rounds" if "round" in told else "trees" if told == {"epoch"} else "epochs"
+        turns = f", {len(run.history)} {what}" if run.history else ""
         self.console.print(
-            f"  {escape(scores)} [dim]({run.seconds:.1f} s{epochs})[/]", highlight=False
+            f"  {escape(scores)} [dim]({run.seconds:.1f} s{turns})[/]", highlight=False
         )
 
     def _end_bar(self) -> None:
