@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +104,26 @@ def quick_disk():
     """Nobody cuts the power here: no file waits until it is on the disk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_read_once():
+    """Typer would read the signatures of all commands for each that is called here."""
+    import typer.main
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_modes(request):
+    """A column of numbers has three modes at most: of what generators are asked here, hardly
+    anything depends on how many. A file in which it does says ``FEW_MODES = False``."""
+    with pytest.MonkeyPatch.context() as patch:
+        if getattr(request.module, "FEW_MODES", True):
+            patch.setattr("fedmend.generate.codecs._SIZES", (1, 2, 3))
         yield
 
 

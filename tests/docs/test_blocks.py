@@ -254,8 +254,8 @@ def runnable(page: str) -> bool:
 
 
 SHORT = {
-    "epochs": 4, "pretrain_epochs": 1, "trees": 8, "rounds": 4, "folds": 2, "members": 2,
-    "local_updates": 10, "repeats": 1, "looks": 3,
+    "epochs": 2, "pretrain_epochs": 1, "trees": 4, "rounds": 4, "folds": 2, "members": 2,
+    "local_updates": 5, "repeats": 1, "looks": 3,
 }  # fmt: skip
 
 
@@ -282,7 +282,7 @@ def in_a_hurry(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
         (learning_curve, {"sizes": 3, "repeats": 2}),
         (TabDDPM.__init__, {"steps": 100, "sampling_steps": 5}),
     ]
-    quick = {"folds": 2, "settings": {"epochs": 3, "trees": 10, "members": 2}}
+    quick = {"folds": 2, "settings": {"epochs": 2, "trees": 4, "members": 2}}
 
     def hurry(owner: type, changes: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         begin = owner.__init__  # type: ignore[misc]
@@ -304,7 +304,7 @@ def in_a_hurry(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for function, defaults in less:
         for name in defaults.keys() & (function.__kwdefaults__ or {}).keys():
             monkeypatch.setitem(function.__kwdefaults__, name, defaults[name])
-    monkeypatch.setattr("fedmend.preflight.curve._EPOCHS", 3)
+    monkeypatch.setattr("fedmend.preflight.curve._EPOCHS", 2)
     monkeypatch.setattr("fedmend.audit.known_weights.STARTS", 1)
     monkeypatch.setattr("fedmend.audit.known_weights.STEPS", 10)
     if page not in WHOLE:

@@ -16,6 +16,7 @@ from fedmend.federation import wire
 from fedmend.generate.codecs import CODECS, Levels, MinMax, Modes, Quantile, Spiked, fit_mixture
 from fedmend.generate.encoder import Encoder, Heads
 
+FEW_MODES = False
 numbers = hnp.arrays(
     np.float64, st.integers(10, 60), elements=st.integers(-400, 4000).map(lambda whole: whole / 4)
 ).filter(lambda values: values.min() < values.max())

@@ -15,6 +15,7 @@ from fedmend.generate.convolutional import SquareCritic
 from fedmend.generate.ctgan import CTGAN
 from fedmend.generate.tablegan import TableGAN
 
+FEW_MODES = False
 # As little training as shows what each can do.
 GAN: dict[str, Any] = {"batch_size": 100, "latent": 8, "average": 0.98, "candidates": 2000}
 ENOUGH: dict[str, dict[str, Any]] = {

@@ -53,16 +53,24 @@ class Scaling:
         rows, classes = p.shape
         logs = p.double().clamp_min(_TINY).log()
 
-        def losses(some: Tensor, theta: Tensor) -> Tensor:
-            scaled = logs[some] * (-theta[0]).exp()
-            return label_loss(scaled + theta[1:] if len(theta) > 1 else scaled, targets[some])
+        def loss_on(some: Tensor) -> Callable[[Tensor], Tensor]:
+            theirs, said = logs[some], targets[some]
+
+            def losses(theta: Tensor) -> Tensor:
+                scaled = theirs * (-theta[0]).exp()
+                return label_loss(scaled + theta[1:] if len(theta) > 1 else scaled, said)
+
+            return losses
 
         def fitted(some: Tensor, count: int) -> Tensor:
+            losses, number = loss_on(some), int(some.sum())
+
             def value(theta: Tensor) -> Tensor:
                 held = torch.where(theta[:1] < 0, _HELD_BELOW, _HELD)
                 prior = (theta[:1] / held).square().sum()
-                prior = 0.5 * (prior + (theta[1:] / _HELD_BIAS).square().sum())
-                return (losses(some, theta).sum() + prior) / int(some.sum())
+                if count > 1:
+                    prior = prior + (theta[1:] / _HELD_BIAS).square().sum()
+                return (losses(theta).sum() + 0.5 * prior) / number
 
             return least(value, torch.zeros(count, dtype=torch.float64))
 
@@ -70,7 +78,7 @@ class Scaling:
         if rows >= 30 * classes:
 
             def lost(out: Tensor, test: Tensor, n: int) -> Tensor:
-                return losses(test, fitted(out, n))
+                return loss_on(test)(fitted(out, n))
 
             one = validated(rows, FOLDS, partial(lost, n=1))
             more = validated(rows, FOLDS, partial(lost, n=1 + classes))
