@@ -22,7 +22,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedmend._version import __version__ as __version__
-from fedmend.methods.registry import PUBLIC
 
 if TYPE_CHECKING:
     from fedmend import data as data
@@ -70,30 +69,33 @@ _NAMES = {
     "data": ("Column", "Schema", "Table", "read", "read_sql"),
     "federation": ("Each", "Federation", "Ledger", "Party", "Policy", "Worker", "exposed"),
     "generate": ("Generator", "generators"),
-    "methods": tuple(PUBLIC),
     "methods.annotators.corrected": ("correct_labels",),
     "methods.recipes": ("recipe",),
     "report": ("overview",),
     "secure": ("align", "rank_correlation", "secure_sum"),
 }
-_HOME = {name: home for home, names in _NAMES.items() for name in names}
 _MODULES = {"data": "data", "errors": "errors", "datasets": "data.datasets"}
 _MODULES["scenario"] = "data.scenario"
 
-if not TYPE_CHECKING:  # a type checker has the imports above
-    __all__ = ["__version__", *_HOME, *_MODULES]
+
+def _homes() -> dict[str, str]:
+    """Where each name is; reading the registry takes as long as all else in here."""
+    from fedmend.methods.registry import PUBLIC
+
+    homes = {name: home for home, names in _NAMES.items() for name in names}
+    return homes | dict.fromkeys(PUBLIC, "methods") | _MODULES
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        value = getattr(import_module(f"fedmend.{_HOME[name]}"), name)
-    elif name in _MODULES:
-        value = import_module(f"fedmend.{_MODULES[name]}")
-    else:
+    homes = _homes()
+    if name == "__all__":
+        return __dir__()
+    if name not in homes:
         raise AttributeError(f"module 'fedmend' has no attribute {name!r}")
-    globals()[name] = value
+    module = import_module(f"fedmend.{homes[name]}")
+    globals()[name] = value = module if name in _MODULES else getattr(module, name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(["__version__", *_HOME, *_MODULES])
+    return sorted(["__version__", *_homes()])
