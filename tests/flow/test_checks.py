@@ -178,6 +178,11 @@ def test_a_party_with_labels_only_is_noted(workshop):
     found = findings(workshop)
     assert found.problems == []
     assert found.notes == ["party 'bank' has no columns besides id and label"]
+    telco, workshop.telco = workshop.telco, workshop.telco[["customer"]]
+    workshop.write()
+    notes = findings(workshop).notes
+    assert notes[0] == "parties 'bank' and 'telco' have no columns besides id and label"
+    workshop.telco = telco
     workshop.write(method='name = "local"')
     (problem,) = findings(workshop).problems
     assert "method[local]: party 'bank' has no columns" in problem and "Mend: remove" in problem

@@ -61,6 +61,20 @@ def test_equal_to_the_labels_in_one_place(annotators, mode):
     assert found.words[0] == worst.words and f"kappa {worst.kappa:.2f}" in worst.words
 
 
+def test_of_many_annotators_those_with_the_most_labels_are_compared(annotators):
+    votes = crowd(n=120, errors=np.linspace(0.1, 0.6, 20))
+    for number, each in enumerate(votes.values()):
+        each[: 3 * number] = [None] * (3 * number)
+    found = label_agreement(annotators(votes))
+    assert {pair.one for pair in found.pairs} | {pair.two for pair in found.pairs} == {
+        f"doctor-{number}" for number in range(12)
+    }
+    assert len(found.pairs) == 12 * 11 // 2 and found.left_out == 8
+    assert len(found.words) == 12
+    assert found.words[-2:-1] == ["The other 56 pairs agree better."]
+    assert found.words[-1].startswith("The 12 with the most labels together: alpha")
+
+
 def test_rows_that_only_one_labels_are_left_out(annotators):
     votes = crowd(errors=(0.1, 0.4))
     votes["doctor-0"][:50] = [None] * 50

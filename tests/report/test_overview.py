@@ -125,6 +125,21 @@ def test_rows_that_are_not_known_to_all():
     assert unknown == "Not aligned yet: which rows the parties share is unknown."
 
 
+def test_many_annotators_are_told_of_in_a_sentence():
+    many = [
+        PartyOverview(f"n{number}", 90, {}, labelled=True, labelled_rows=2 * number)
+        for number in range(1, 41)
+    ]
+    (torn,) = what_is_torn(many, 90, None)
+    assert torn == (
+        "40 annotators have labels for some of their rows only: 2 to 80, half of them for at "
+        "most 40."
+    )
+    labels = {party.name: {"name": "y", "counts": {"a": 12}} for party in many}
+    told = Overview(many, 90, None, [torn], labels=labels).label_in_words().splitlines()
+    assert len(told) == 13 and told[-1].startswith("of 28 more parties")
+
+
 def test_bands_of_the_picture_count_every_row_once():
     told = [("bank", 1000, True), ("lab", 800, True), ("telco", 500, False)]
     parties = [

@@ -40,6 +40,7 @@ from fedmend.flow.reading import (
 )
 from fedmend.learn.metrics import CLASSIFICATION, REGRESSION
 from fedmend.methods.registry import ANNOTATED, METHODS, make
+from fedmend.report.amounts import listed
 from fedmend.report.overview import Overview, overview
 from fedmend.secure.align import align
 from fedmend.secure.identifiers import RULES, better_rule, describe_ids, shared_by_rule
@@ -65,6 +66,11 @@ def check_data(config: Config) -> Findings:
         found.notes += dict.fromkeys(
             str(each.message) for each in caught if issubclass(each.category, FedmendWarning)
         )
+    bare = [repr(name) for name, table in found.tables.items() if not table.feature_names]
+    if bare:
+        one = f"party {bare[0]} has"
+        several = f"parties {listed(bare, 6)} have"
+        found.notes.append(f"{several if bare[1:] else one} no columns besides id and label")
     if config.horizontal:
         found.problems += _misfits(config, "multiclass")
     if len(found.tables) == len(config.party):
@@ -133,8 +139,6 @@ def _check_party(config: Config, party: PartySettings, found: Findings) -> None:
     found.parts["training"][name], found.parts["test"][name] = parts
     found.notes += doubtful_columns(train, name, task=_said_of_the_label(config, party))
     weights = {str(each.params[WEIGHTS]) for each in config.method if WEIGHTS in each.params}
-    if not train.feature_names:
-        found.notes.append(f"party {name!r} has no columns besides id and label")
     if party.label is not None and _is_the_truth(config, name):
         found.problems += _label_problems(config, train, parts, name)
         found.problems += [

@@ -36,6 +36,9 @@ _CALLED = (
     (1.0, "almost perfect"),
 )
 _NORMAL_95 = 1.96
+MOST_COMPARED, PAIRS_SHOWN = 12, 10
+"""Of more annotators those with the most labels are compared: 203 would make 20,503 pairs. And so
+many pairs, those that agree least, are put into words."""
 # Whoever agrees in so many of enough rows has not looked for themselves.
 A_COPY, FEWEST_COMPARED = 0.999, 50
 
@@ -101,22 +104,29 @@ class PairAgreement:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Every two annotators, and alpha over all of them (None where it has no value)."""
+    """Every two annotators, and alpha over all of them (None where it has no value).
+
+    left_out: how many others, with fewer labels, were not compared.
+    """
 
     pairs: list[PairAgreement]
     alpha: float | None
+    left_out: int = 0
 
     @property
     def words(self) -> list[str]:
-        """A sentence for every pair, the worst first, and one for all where there are more."""
+        """A sentence for a pair, the worst first, and one for all where there are more."""
         ordered = sorted(
             self.pairs, key=lambda pair: -math.inf if pair.kappa is None else pair.kappa
         )
-        sentences = [pair.words for pair in ordered]
+        sentences = [pair.words for pair in ordered[:PAIRS_SHOWN]]
+        if len(ordered) > PAIRS_SHOWN:
+            sentences.append(f"The other {len(ordered) - PAIRS_SHOWN:,} pairs agree better.")
         if len(self.pairs) > 1 and self.alpha is not None:
-            sentences.append(
-                f"All annotators together: alpha {self.alpha:.2f}, {called(self.alpha)}."
+            some = (
+                f"The {MOST_COMPARED} with the most labels" if self.left_out else "All annotators"
             )
+            sentences.append(f"{some} together: alpha {self.alpha:.2f}, {called(self.alpha)}.")
         return sentences
 
     @property
@@ -148,7 +158,8 @@ def label_agreement(
 ) -> Agreement:
     """How far the annotators agree on the aligned rows.
 
-    parties: by default all that have a label. mode: of the inner products. classes: all labels
+    parties: by default all that have a label; of more than `MOST_COMPARED` those that label most
+    rows are compared. mode: of the inner products. classes: all labels
     there are; by default the parties tell which they use.
     """
     annotators = list(fed.label_parties if parties is None else parties)
@@ -157,10 +168,16 @@ def label_agreement(
             f"{len(annotators)} of the parties label; agreement is between two or more",
             mend="name parties with a label column",
         )
-    if classes is None:
+    left_out = max(0, len(annotators) - MOST_COMPARED)
+    if classes is None or left_out:
         with fed.workers(LabelWorker, parties=annotators) as group:
-            used = group.classes()
-        classes = list(dict.fromkeys(value for each in annotators for value in used[each]))
+            if classes is None:
+                used = group.classes()
+                classes = list(dict.fromkeys(value for each in annotators for value in used[each]))
+            if left_out:
+                labels = group.attach(list(classes))
+                most = sorted(annotators, key=lambda each: -labels[each])[:MOST_COMPARED]
+                annotators = [each for each in annotators if each in most]
     settings = {"classes": list(classes)}
     tables: dict[tuple[str, str], np.ndarray] = {}
     pairs = []
@@ -171,7 +188,7 @@ def label_agreement(
         tables[one, two], rows = counts, int(counts.sum())
         agree = float(np.trace(counts) / rows) if rows else None
         pairs.append(PairAgreement(one, two, rows, agree, *kappa_of(counts)))
-    return Agreement(pairs, alpha_of(tables))
+    return Agreement(pairs, alpha_of(tables), left_out)
 
 
 def kappa_of(counts: np.ndarray) -> tuple[float | None, float | None, float | None]:
@@ -230,7 +247,7 @@ def alpha_of(tables: Mapping[tuple[str, str], np.ndarray]) -> float | None:
 
 declare(
     "label-agreement",
-    (LabelWorker, frozenset({"classes"})),
+    (LabelWorker, frozenset({"classes", "attach"})),
     DealerWorker,
     providers=["label-votes"],
 )

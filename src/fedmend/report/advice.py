@@ -215,7 +215,7 @@ def _several_annotators(case: _Case) -> Advice:
             case.tear(
                 "disagreement",
                 "Annotators who disagree",
-                f"{', '.join(facts.labellers)} label; {agree}.",
+                f"{listed(facts.labellers, 6)} label; {agree}.",
                 "InC corrects the labels while it learns, and tells each which are doubtful",
                 "inc",
             )

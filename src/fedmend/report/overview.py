@@ -33,6 +33,8 @@ SCARCE_LABELS = 0.5
 RARE_CLASS = 0.1
 # Of a class with fewer labels than this hardly one falls among validation and test rows.
 FEW_LABELS = 10
+MANY_ANNOTATORS = 12
+"""Of more, a sentence says what is so for most; the table has a line for each."""
 
 
 class OverviewWorker(Worker):
@@ -194,7 +196,11 @@ class Overview:
         """``diagnosis: benign 212, malignant 357``; of several annotators, each on a line."""
         if self.label is not None:
             return _label_words(self.label)
-        return "\n".join(f"{name}, {_label_words(each)}" for name, each in self.labels.items())
+        told = [f"{name}, {_label_words(each)}" for name, each in self.labels.items()]
+        rest = len(told) - MANY_ANNOTATORS
+        if rest > 0:
+            told[MANY_ANNOTATORS:] = [f"of {rest:,} more parties: see how many rows, above"]
+        return "\n".join(told)
 
     def __str__(self) -> str:
         table = self.rows()
@@ -325,7 +331,7 @@ def _among_annotators(fed: Federation, holders: list[str]) -> dict[str, Any]:
         return {"agreement": agreement}
     shared = view.alignment.aligned
     if agreement is not None:
-        words = f"{listed(holders)}, who label, share {shared:,} rows with each other."
+        words = f"{listed(holders, 6)}, who label, share {shared:,} rows with each other."
         agreement["words"].insert(0, words)
     return {"agreement": agreement, "labellers_share": shared}
 
@@ -411,9 +417,15 @@ def _labels_torn(
     if not any(party.labelled for party in parties):
         yield "No party has a label: nothing can be predicted yet."
         return
-    for party in parties:
-        if not party.labelled or party.labelled_rows == party.rows:
-            continue
+    some = [party for party in parties if party.labelled and party.labelled_rows < party.rows]
+    if len(some) > MANY_ANNOTATORS:
+        rows = sorted(party.labelled_rows for party in some)
+        yield (
+            f"{len(some):,} annotators have labels for some of their rows only: {rows[0]:,} to "
+            f"{rows[-1]:,}, half of them for at most {rows[(len(rows) - 1) // 2]:,}."
+        )
+        some = []
+    for party in some:
         few = party.labelled_rows < SCARCE_LABELS * party.rows
         shared = ""
         if aligned and aligned < party.rows and party.labelled_aligned is not None:

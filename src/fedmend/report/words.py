@@ -174,12 +174,13 @@ def what_was_seen(
     order = sorted(seen, key=lambda role: (given.get(role, len(given)), role))
     kinds = list(KINDS)
     grouped.sort(key=lambda flow: kinds.index(flow.kind) if flow.kind in KINDS else len(kinds))
+    between: dict[tuple[str, str], list[Flow]] = defaultdict(list)
+    for flow in grouped:
+        between[flow.sender, flow.receiver].append(flow)
     found = [Saw(role) for role in order if party is None or role == party]
     for saw in found:
-        for sender in order:
-            group = [flow for flow in grouped if (flow.sender, flow.receiver) == (sender, saw.role)]
-            if group:
-                saw.lines.append((sender, group))
+        ways = [(sender, between.get((sender, saw.role), [])) for sender in order]
+        saw.lines += [way for way in ways if way[1]]
     return found
 
 

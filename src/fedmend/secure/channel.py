@@ -40,7 +40,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from fedmend.errors import CryptoError
 from fedmend.federation import wire
@@ -53,16 +53,12 @@ from fedmend.secure.keys import (
     KEY_BYTES,
     Identity,
     KeyRing,
-    Keystream,
     check_public,
     derive_key,
     fingerprint,
     keyring,
     pack,
 )
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +175,8 @@ class SealingWorker(Worker):
         who makes the other's mask anew, to take it away from what the other sent.
         """
         me, line = self.site.name, self._line(party)
-        self._check_owner(party, owner)
+        if owner not in (me, party):
+            raise CryptoError(f"party {me!r}: a mask with {party!r} cannot be {owner!r}'s")
         last = self._mask_numbers.get((party, owner, stream), 0)
         if not again:
             if not isinstance(number, int) or number <= last:
@@ -189,17 +186,6 @@ class SealingWorker(Worker):
                 )
             self._mask_numbers[party, owner, stream] = number
         return line.seed("mask", owner, stream, *map(str, (number, *about)))
-
-    def mask_parts(self, party: str, stream: str, *about: object, owner: str) -> Keystream:
-        """The same for many masks about one thing: one key, and parts whose numbers only grow."""
-        self._check_owner(party, owner)
-        return Keystream(self._line(party).seed("parts", owner, stream, *map(str, about)))
-
-    def _check_owner(self, party: str, owner: str) -> None:
-        if owner not in (self.site.name, party):
-            raise CryptoError(
-                f"party {self.site.name!r}: a mask with {party!r} cannot be {owner!r}'s"
-            )
 
     def shared_seed(self, party: str, purpose: str) -> bytes:
         """32 bytes that this worker and its counterpart at `party` alone have in common.
@@ -360,9 +346,12 @@ class _Line:
     """What two workers share: a key and a counter per direction, and a root for seeds."""
 
     def __init__(self, me: str, peer: str, public: bytes, secret: bytes, about: bytes) -> None:
+        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
         self.me, self.peer, self.public = me, peer, public
         self._about = about
-        self._secret = secret
+        self._out = ChaCha20Poly1305(derive_key(secret, "sealed", me, peer))
+        self._in = ChaCha20Poly1305(derive_key(secret, "sealed", peer, me))
         self._seeds = derive_key(secret, "seeds")
         self._sent = 0
         self._received = 0
@@ -387,21 +376,6 @@ class _Line:
         transcript = pack(*about, *(part for end in ends for part in end))
         root = derive_key(b"".join(secrets), "line", transcript)
         return cls(me, peer, peer_lasting + peer_fresh, root, pack(*about))
-
-    # Made when they are asked for: who shares masks only needs neither.
-
-    @cached_property
-    def _out(self) -> ChaCha20Poly1305:
-        return self._cipher(self.me, self.peer)
-
-    @cached_property
-    def _in(self) -> ChaCha20Poly1305:
-        return self._cipher(self.peer, self.me)
-
-    def _cipher(self, sender: str, recipient: str) -> ChaCha20Poly1305:
-        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-
-        return ChaCha20Poly1305(derive_key(self._secret, "sealed", sender, recipient))
 
     def seal(self, plain: bytes, kind: str) -> bytes:
         with self._lock:

@@ -345,11 +345,6 @@ class _Round:
     opens: str
     own_seed: bytes | None = None
 
-    @property
-    def about(self) -> tuple[Any, ...]:
-        """All that the parties must have been told alike, beside the number; masks follow of it."""
-        return (self.name, self.form, self.parties)
-
 
 class SumWorker(SealingWorker):
     """Hides an array by masks or encryption so that only the sum over parties comes to light.
@@ -392,11 +387,14 @@ class SumWorker(SealingWorker):
         """The columns of the table that are summed as they are; none by default. A hook."""
         return []
 
+    def take(self, given: Any) -> None:
+        """What the array of a round is to be computed from, if anything is given. A hook."""
+
     # ------------------------------------------------------------------ every mode
 
-    @exposed(kind="count")
+    @exposed(kind="count", takes={"given": "prediction"})
     def prepare_round(
-        self, number: int, name: str, form: dict[str, Any], parties: list[str]
+        self, number: int, name: str, form: dict[str, Any], parties: list[str], given: Any = None
     ) -> dict[str, Any]:
         """Begin a round: agree to its settings, check the array. Tells its shape and kind."""
         me = self.site.name
@@ -406,10 +404,12 @@ class SumWorker(SealingWorker):
                 f"least {LEAST_PARTIES} parties, or the sum is somebody's own array. "
                 "Mend: name more parties"
             )
-        begun = self._begin(number, name, SumForm.from_wire(form), tuple(parties))
+        begun = self._begin(number, name, SumForm.from_wire(form), tuple(parties), given)
         return {"shape": list(begun.shape), "kind": begun.kind}
 
-    def _begin(self, number: int, name: str, form: SumForm, parties: tuple[str, ...]) -> _Round:
+    def _begin(
+        self, number: int, name: str, form: SumForm, parties: tuple[str, ...], given: Any
+    ) -> _Round:
         me = self.site.name
         if not isinstance(number, int) or number <= self._last_round:
             raise CryptoError(
@@ -420,6 +420,8 @@ class SumWorker(SealingWorker):
         self._last_round = number
         self._round = None
         admit_bound(self.site, self.own_columns(), form.bound)
+        if given is not None:
+            self.take(given)
         values, kind, opens = self.summand(name)
         self.site.policy.admit_kind(me, f"the sum of {name!r}", opens)
         values, dtype = np.asarray(values), ring_of(form, len(parties))
@@ -450,8 +452,10 @@ class SumWorker(SealingWorker):
             add_streams(ring, [Keystream(current.own_seed)], ())
         return ring
 
-    @exposed(kind="masked", over_rows=True)
-    def masked_again(self, number: int, own_mask: bool, after: int) -> np.ndarray | None:
+    @exposed(kind="masked", over_rows=True, takes={"given": "prediction"})
+    def masked_again(
+        self, number: int, own_mask: bool, after: int, given: Any = None
+    ) -> np.ndarray | None:
         """What was summed in round `after`, as it is now: a further round of it, in one step.
 
         None where that was not the last round here, or the array has another shape or kind by now:
@@ -460,7 +464,7 @@ class SumWorker(SealingWorker):
         last = self._round
         if last is None or last.number != after:
             return None
-        now = self._begin(number, last.name, last.form, last.parties)
+        now = self._begin(number, last.name, last.form, last.parties, given)
         if (now.shape, now.kind, now.opens) != (last.shape, last.kind, last.opens):
             return None
         return self.masked(number, own_mask)
@@ -472,15 +476,17 @@ class SumWorker(SealingWorker):
 
         As long as the same is summed among the same parties they are the same, in further parts.
         """
-        about, me = (mode, *current.about), self.site.name
+        # All that the parties must have been told alike, beside the number.
+        about, me = (mode, current.name, current.form, current.parties), self.site.name
         if about != self._masks_about:
             masks: tuple[list[Keystream], list[Keystream]] = ([], [])
             named = "|".join(map(str, (*asdict(current.form).values(), *current.parties)))
             digest = hashlib.sha256(f"{named}|{current.name}".encode()).hexdigest()
             for party in neighbours(me, current.parties):
                 first = min(me, party)
-                stream = self.mask_parts(party, "sums", mode, digest, owner=first)
-                masks[me != first].append(stream)
+                # One key for all rounds, as number 0: none of them has it.
+                key = self.mask_key(party, "sums", 0, mode, digest, owner=first, again=True)
+                masks[me != first].append(Keystream(key))
             self._masks_about, self._masks = about, masks  # all of them, or none
         return *self._masks, current.number
 
@@ -726,14 +732,14 @@ class SumSession:
         *,
         between: tuple[float, float] | None = None,
         fraction_bits: int | None = None,
-        given: Sequence[Any] = (),
+        given: np.ndarray | None = None,
     ) -> Sum:
         """The sum of the arrays offered as `name`.
 
         between: the range no party's value leaves, in the values' own unit; the narrower, the
         fewer bytes. By default all that fits into 64 bits. A value outside is refused at its
         party. fraction_bits: None for integers; otherwise values are rounded to 2^-fraction_bits.
-        given: what else these workers take in a round (`prepare_round`, `masked_again`), last.
+        given: what the parties are told of each row to compute their arrays from (`take`).
         """
         form = SumForm.of(between, fraction_bits=fraction_bits, parties=len(self.parties))
         self._set_up(name)
@@ -804,20 +810,21 @@ class SumSession:
         return (self.key_holder,) if self.mode == "he" else ()
 
     def _collect(
-        self, name: str, form: SumForm, given: Sequence[Any], method: str, *args: Any
+        self, name: str, form: SumForm, given: np.ndarray | None, method: str, *args: Any
     ) -> tuple[int, tuple[int, ...], dict[str, Any]]:
         """A round with all who are there: its number, the arrays' shape, what each party sent.
 
         Every array is checked before one leaves; where the same is summed again, while it leaves.
         If a party drops out, the rest begin anew.
         """
+        more = () if given is None else (given,)
         while True:
             self._introduce(name)
             number, parties = next(_ROUNDS), self.parties
             last, self._last = self._last, ()
             agreed = (name, form, parties)
             if method == "masked" and self._alone and last[:3] == agreed:
-                sent = self._ask(parties, "masked_again", number, *args, last[3], *given)
+                sent = self._ask(parties, "masked_again", number, *args, last[3], *more)
                 if not self._gone:
                     self._alone = all(each is not None for each in sent.values())
                     if self._alone:
@@ -825,7 +832,7 @@ class SumSession:
                         return number, last[4], sent
             else:
                 settings = (number, name, asdict(form), list(parties))
-                told = self._ask(parties, "prepare_round", *settings, *given)
+                told = self._ask(parties, "prepare_round", *settings, *more)
                 if not self._gone:
                     shape, kind = self._one_shape(name, told)
                     sent = self._ask(parties, method.format(kind=kind), number, *args)

@@ -169,27 +169,16 @@ class Annotators:
 
         weights: how likely each class is, by which every party first estimates its T anew.
         """
-        given = () if weights is None else (weights.astype(np.float32, copy=False),)
+        given = None if weights is None else weights.astype(np.float32, copy=False)
         total = self._sums.sum("evidence", between=(0, self._form.span), given=given).values
         self.error_bound = self._form.error(len(self.parties))
         return self._form.decode(total, len(self.parties))
 
     # ------------------------------------------------------------------ expertise
 
-    def m_step(self, weights: np.ndarray) -> None:
-        """Every party estimates its T anew."""
-        self._ask_all("m_step", weights.astype(np.float32, copy=False))
-
     def told(self, method: str) -> dict[str, Any]:
         """What the parties whose policies let it out say: "expertise" (T), "standing", …"""
         return permitted(self._workers, self.parties, method)
-
-    def _ask_all(self, method: str, *args: Any) -> None:
-        if len(self._workers) == len(self.parties):
-            getattr(self._workers, method)(*args)
-            return
-        for party in self.parties:  # a key holder without labels is in the group too
-            getattr(self._workers[party], method)(*args)
 
 
 def permitted(workers: WorkerGroup, parties: Sequence[str], method: str) -> dict[str, Any]:

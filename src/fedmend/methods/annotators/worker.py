@@ -93,33 +93,9 @@ class LabelWorker(SumWorker):
         self._sayings = crowd.Sayings(self._votes)
         return int((self._votes >= 0).sum())
 
-    @exposed(kind="count", takes={"weights": "prediction"})
-    def prepare_round(
-        self,
-        number: int,
-        name: str,
-        form: dict[str, Any],
-        parties: list[str],
-        weights: np.ndarray | None = None,
-    ) -> dict[str, Any]:
-        """Begin a sum; with `weights` of what T says by them: an M- and an E-step in one."""
-        if weights is not None:
-            self.m_step(weights)
-        return super().prepare_round(number, name, form, parties)
-
-    @exposed(kind="masked", over_rows=True, takes={"weights": "prediction"})
-    def masked_again(
-        self, number: int, own_mask: bool, after: int, weights: np.ndarray | None = None
-    ) -> np.ndarray | None:
-        """The same for what was summed last."""
-        if weights is not None:
-            self.m_step(weights)
-        return super().masked_again(number, own_mask, after)
-
-    @exposed(kind="control", takes={"weights": "prediction"})
-    def m_step(self, weights: np.ndarray) -> None:
-        """Estimate this party's T from how likely each class is for each row."""
-        counts = self._sayings.when(weights)
+    def take(self, given: np.ndarray) -> None:
+        """Estimate this party's T from how likely each class is for each row: the M-step."""
+        counts = self._sayings.when(given)
         self._matrix = crowd.in_shares(counts)
         total = counts.sum()
         if total:
