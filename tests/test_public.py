@@ -31,8 +31,9 @@ def test_importing_fedmend_loads_nothing_heavy() -> None:
     code = (
         "import sys, fedmend\n"
         "print({'torch', 'pandas', 'numpy', 'fedmend.methods.registry'} & {*sys.modules})\n"
-        # what commands that train nothing load (init, ledger, datasets)
-        "import fedmend.cli.terminal, fedmend.flow.config.starter; print('torch' in sys.modules)"
+        # what commands that train nothing load (init, ledger, datasets, audit of a ledger)
+        "import fedmend.cli.terminal, fedmend.flow.config.starter\n"
+        "import fedmend.audit, fedmend.deploy.ledgers; print('torch' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.split() == ["set()", "False"]

@@ -9,8 +9,21 @@ A rehearsal needs all tables at one place: it is for a party's own or public dat
 consent of all. No attack succeeding does not make a protocol safe.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from fedmend.audit.result import AuditReport, Finding, Reading
-from fedmend.audit.running import Audit
 from fedmend.audit.statement import statement
 
+if TYPE_CHECKING:
+    from fedmend.audit.running import Audit
+
 __all__ = ["Audit", "AuditReport", "Finding", "Reading", "statement"]
+
+
+def __getattr__(name: str) -> Any:
+    # Torch and scikit-learn come with it, which reading a ledger does not need.
+    if name == "Audit":
+        from fedmend.audit.running import Audit
+
+        return Audit
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

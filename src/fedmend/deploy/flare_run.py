@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmend._json import reading
+from fedmend.deploy.ledgers import LEDGERS_FOLDER
 from fedmend.deploy.processes import Daemon
 from fedmend.deploy.provision import Kits, require_kits
 from fedmend.errors import PartyAbsent
@@ -28,7 +29,6 @@ from fedmend.report.record import RunRecord
 
 logger = logging.getLogger(__name__)
 
-LEDGERS_FOLDER = "ledgers"
 RUN_NAME = "run.name"
 
 

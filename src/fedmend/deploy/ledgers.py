@@ -16,7 +16,6 @@ from typing import Any
 from fedmend._json import plain, write_json
 from fedmend._suggest import did_you_mean
 from fedmend._version import __version__
-from fedmend.deploy.flare_run import LEDGERS_FOLDER
 from fedmend.deploy.party_file import PARTY_FILE, PartyFile, load_party, own_identity
 from fedmend.errors import ConfigError, CryptoError, DataError
 from fedmend.federation.ledger import (
@@ -34,6 +33,8 @@ from fedmend.report.page import LEDGER_FILE
 from fedmend.report.words import what_was_seen
 from fedmend.secure.keys import fingerprint, verify_signature
 
+LEDGERS_FOLDER = "ledgers"
+"""In a run folder: what the parties wrote themselves."""
 EXPORT_FORMAT = "fedmend ledger export 1"
 ACCOUNT_FORMAT = "fedmend account 1"
 _MEND = (
