@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,6 +105,22 @@ def quick_disk():
     """Nobody cuts the power here: no file waits until it is on the disk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_compiler():
+    """Torch's optimizers and comparisons, with which ours are compared, load its compiler and its
+    distributed tensors and have no use for them: three seconds a process, nine in a new clone.
+    """
+    import torch.testing._comparison
+
+    unused = ModuleType("torch._dynamo")
+    vars(unused).update(graph_break=lambda: None, disable=lambda function, *_, **__: function)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.testing._comparison, "_HAS_DTENSOR", False)
+        if not torch.cuda.is_available():  # where passes of images are compiled
+            patch.setitem(sys.modules, "torch._dynamo", unused)
         yield
 
 

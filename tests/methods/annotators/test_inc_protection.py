@@ -280,18 +280,15 @@ def equations(top: torch.nn.Module, embeddings: torch.Tensor, shares: torch.Tens
     It knows the embeddings of the batch and its weights θ: with J = ∂logits/∂θ the gradient of the
     loss is Jᵀ(ŷ − p), so that Jᵀp = Jᵀŷ − gradient. **Shape** Jᵀ [weights, batch · classes].
     """
-    weights = dict(top.named_parameters())
+    weights, outputs = list(top.parameters()), top(embeddings)
 
-    def logits(theta: dict[str, torch.Tensor]) -> torch.Tensor:
-        return torch.func.functional_call(top, theta, (embeddings,)).flatten()
+    def slopes(value: torch.Tensor) -> torch.Tensor:
+        found = torch.autograd.grad(value, weights, retain_graph=True)
+        return torch.cat([each.flatten() for each in found])
 
-    slopes = torch.func.jacrev(logits)(weights)
-    jacobian = torch.cat([slopes[name].flatten(1) for name in weights], 1)
-    outputs = top(embeddings)
+    jacobian = torch.stack([slopes(each) for each in outputs.flatten()])
     loss = -(shares * outputs.log_softmax(1)).sum()
-    opened = torch.autograd.grad(loss, list(weights.values()))
-    gradient = torch.cat([each.flatten() for each in opened])
-    known = jacobian.T @ outputs.softmax(1).flatten() - gradient
+    known = jacobian.T @ outputs.softmax(1).flatten() - slopes(loss)
     return jacobian.T.detach().numpy(), known.detach().numpy()
 
 
