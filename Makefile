@@ -9,9 +9,11 @@ COMPILED := .stamps/compiled
 JOBS   ?= 2
 BENCH  ?= split
 # Two processes with one thread each are quicker than two that fight for the cores. Tests that share
-# what was made for them stay in one of them (tests/conftest.py). Compiled files are kept: tests that
-# start processes would else compile the package anew in each.
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+# what was made for them stay in one of them (tests/conftest.py).
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+PIP    := --quiet --disable-pip-version-check
+# Compiled files are kept: every process would else compile what it imports, and tests start many.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow lint format types docs bench clean
@@ -25,17 +27,19 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "fedmend needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)."; \
 	  echo "Mend: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	@# Only for speed: what came with Python 3.11 takes more than twice as long to read an index.
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile "pip>=25"
+	@# Only for speed: the pip that comes with Python 3.11 takes seconds to put there, and more than
+	@# twice as long to read an index. Where it cannot fetch a newer one, it does.
+	$(PYTHON) -m venv --without-pip $(VENV)
+	@$(PYTHON) -m pip --python $(BIN)/python install $(PIP) --no-compile "pip>=25" 2> /dev/null \
+	  || $(PYTHON) -m venv $(VENV)
 	@# Of the 14,000 files most are never imported: Python compiles the others when they are.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip install $(PIP) --no-compile -r requirements.lock
+	$(BIN)/python -m pip install $(PIP) --no-deps --no-build-isolation -e .
 	@mkdir -p $(@D) && touch $@
 
 # What tests import is compiled once, beside the type checker; else each of their processes does it.
 $(COMPILED): $(STAMP)
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -qq > $@ || { cat $@; rm $@; exit 1; }
+	@$(BIN)/python -m pytest --collect-only -qq > $@ || { cat $@; rm $@; exit 1; }
 
 demo: setup ## the whole flow on real data: look, align, mend, train, predict, demo-run/report.html
 	$(BIN)/fedmend demo --out demo-run
