@@ -513,7 +513,7 @@ BREAKS = (
     Break(
         "generate: given cells",
         "generate/base.py",
-        "rows[name] = np.where(np.isnan(numbers), rows[name], numbers)",
+        "rows[name] = np.where(np.isnan(cells), rows[name], cells)",
         "pass",
         ("tests/generate/test_base.py", "-k", "observed_range_are_kept"),
     ),
