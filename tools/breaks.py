@@ -65,7 +65,7 @@ BREAKS = (
         "weights, depth = np.ones(len(found)), 1",
         (FEW,),
     ),
-    Break("rows: lasting", ROWS, '"lasts": id(table) in self._given', '"lasts": False', (FEW,)),
+    Break("rows: lasting", ROWS, "lasts = id(table) in self._given", "lasts = False", (FEW,)),
     Break("rows: rare", ROWS, "if counts[code] >= least]", "if counts[code] >= 1]", (FEW,)),
     Break(
         "banner: what single rows told",
