@@ -216,6 +216,13 @@ def test_a_choice_of_other_settings_is_not_resumed(tmp_path) -> None:
     other = how | {"settings": {"epochs": 5}}
     with pytest.raises(ResumeError, match="other settings or rows"):
         fm.Auto(**other).fit(federation(people()), checkpoint=tmp_path, resume=True)
+    file = tmp_path / "folds.json"
+    saved = json.loads(file.read_text())
+    earlier = {slug: each[:2] for slug, each in saved["tried"].items()}  # as before lengths
+    mark = saved["mark"].replace("(2, ", "(", 1)
+    file.write_text(json.dumps(saved | {"tried": earlier, "mark": mark}))
+    with pytest.raises(ResumeError, match="other settings or rows"):
+        fm.Auto(**how).fit(federation(people()), checkpoint=tmp_path, resume=True)
 
 
 def test_several_seeds_ask_about_the_same_folds() -> None:

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 LEAST = 10
 """Held-out rows of a fold: with fewer a fold says more about chance than about methods."""
-FOLDS_FILE = "folds.json"
+FOLDS_FILE, FOLDS_FORM = "folds.json", 2  # with the lengths of trainings
 COMPLETED = "-completed"
 
 
@@ -328,7 +328,8 @@ class _Contest:
         """Changes when the folds that were done are not of this choice."""
         slugs, counts = [each.slug for each in self.candidates], self.fed.alignment
         mine = {**self.how.get_params(), "budget": None}  # more time is no other choice
-        return repr((slugs, folds, mine, counts.aligned, sorted(counts.unaligned.items())))
+        rows = counts.aligned, sorted(counts.unaligned.items())
+        return repr((FOLDS_FORM, slugs, folds, mine, *rows))
 
 
 # ---------------------------------------------------------------- the estimator
