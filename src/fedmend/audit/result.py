@@ -237,8 +237,9 @@ class AuditReport:
         found = [f"{each.attack}: {each.mend}" for each in shown]
         if not self.method:
             found = [f"{each.kind}: {each.mend}" for each in self.readings if each.mend]
-        longer = tuple(dict.fromkeys(found))  # what begins another one is said there
-        return [each for each in longer if not any(x.startswith(f"{each};") for x in longer)]
+        mends = list(dict.fromkeys(found))
+        # A mend that another one begins with is said there.
+        return [each for each in mends if not any(x.startswith(f"{each};") for x in mends)]
 
     def __str__(self) -> str:
         parts = [*self.head(), *self.in_short()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ class Policy:
         if problems:
             raise ConfigError(sorted(problems))
 
-    @property
+    @cached_property
     def may_leave(self) -> frozenset[str]:
         return self.allow - self.refuse
 
@@ -118,7 +119,7 @@ class Policy:
             )
 
     def admit_kind(self, party: str, call: str, kind: str) -> None:
-        if kind not in self.allow or kind in self.refuse:
+        if kind not in self.may_leave:
             raise Refused(
                 party,
                 f"{call} would let a value of kind {kind!r} out ({KINDS[kind].words})",

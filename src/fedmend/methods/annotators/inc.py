@@ -136,7 +136,7 @@ class Correction:
         """Go on from what was kept; T follows from the weights it was last estimated with."""
         self.posterior, self.weights = posterior, weights
         if weights is not None:
-            self.annotators.evidence(weights)
+            self.annotators.evidence(weights)  # known already; asked for so that T is estimated
         if posterior is not None:
             self.labels = posterior.argmax(1)
 
@@ -290,7 +290,7 @@ class InC(CrowdEstimator):
         kept = None if at.folder is None else at.folder / COORDINATOR / CORRECTED
         if kept is not None and at.resume and kept.is_file():
             state = read_file(kept)
-            annotators.evidence(state["posterior"])
+            annotators.evidence(state["posterior"])  # as it was, for T
             return Inferred(**{name: state[name] for name in Inferred._fields}), state["history"]
         known = counts.sum(1, keepdims=True) > 0
         votes_alone, evidence, _ = crowd.dawid_skene(counts, annotators.evidence)

@@ -168,8 +168,8 @@ class Output:
         )
 
     def gains(self, lefts: np.ndarray, twins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Gain of every cut at every open node, -inf where a child would be too small; and where
-        rows go whose cells are missing later, if they are not now: whether that is to the left.
+        """Gain of every cut at every open node, -inf where a child would be too small; and whether
+        its left child is the larger one, to which cells go that are missing in later rows only.
 
         twins: which cuts differ from the next one only in where missing cells go.
         """
