@@ -8,6 +8,9 @@ import shutil
 import pytest
 
 from fedmend.errors import ConfigError, DataError, FedmendError
+from fedmend.flow import execute, plan_of
+from fedmend.flow.checks import check_data
+from fedmend.flow.config import load_config
 from fedmend.flow.mending import COMPLETING, CORRECTING
 from fedmend.report.record import RunRecord
 
@@ -179,12 +182,40 @@ def test_stages_may_be_left_out(world) -> None:
     assert record.overview is None and record.mending is None and record.methods[0].scores == {}
     assert not (world.run_folder / "report.html").exists()
     assert (world.run_folder / "model" / "vfl" / "model.json").is_file()
-    # Later with evaluation and report: the training is taken up.
+    # Later with evaluation and report: rows are set aside for it, so that it trains anew.
     listener = Stopping()
     text = RUN.replace("[0, 1]", "[0]") + method + EVALUATE
     record = world.run(text, resume=True, listener=listener)
-    assert listener.made_stages() == ["diagnose", "evaluate"]
+    assert listener.made_stages() == ["align", "diagnose", "train", "evaluate"]
     assert record.methods[0].scores and (world.run_folder / "report.html").is_file()
+
+
+def test_where_nothing_is_evaluated_every_row_trains(world, workshop) -> None:
+    method = '[[method]]\nname = "local-trees"\nlabel_party = "bank"\n'
+    world.write('[run]\nleave_out = ["evaluate", "report"]\n' + method)
+    assert check_data(load_config(world.config)).problems == []
+    record = world.run()
+    assert {each["rows"] for each in record.overview["parties"]} == {
+        len(workshop.bank),
+        len(workshop.telco),
+    }
+    assert not any("have not seen" in note for note in record.notes)
+    assert not (world.run_folder / "stages" / "align" / "test.kept").exists()
+
+
+def test_clients_of_a_run_without_evaluation_train_on_every_row(workshop, make_frame) -> None:
+    frame = make_frame(40).drop(columns="city")
+    frame.insert(0, "id", range(40))
+    party = '[[party]]\nname = "{0}"\ndata = "{0}.csv"\nid = "id"\nlabel = "y"\n'
+    for name in ("north", "south"):
+        frame.to_csv(workshop.folder / f"{name}.csv", index=False)
+    workshop.config.write_text(
+        '[run]\nleave_out = ["evaluate", "report"]\n' + party.format("north")
+        + party.format("south") + '[[method]]\nname = "fedavg"\nrounds = 1\n'
+    )  # fmt: skip
+    record = execute(plan_of(load_config(workshop.config)), workshop.run)
+    assert [each["rows"] for each in record.overview["parties"]] == [40, 40]
+    assert record.methods[0].scores == {} and "val_accuracy" not in record.methods[0].history[0]
 
 
 def test_a_run_may_end_before_the_trainings(world) -> None:

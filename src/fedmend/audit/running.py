@@ -191,7 +191,7 @@ def _scores(model: Any, fed: Federation) -> tuple[dict[str, float], str]:
     if not model.predicts:
         return {}, ""
     sites = fed.engine.sites  # type: ignore[attr-defined]  # a rehearsal's is always local
-    tested = all("test" in site.tables for site in sites.values())
+    tested = all(len(site.tables.get("test", ())) for site in sites.values())
     where = fed.on("test") if tested else fed
     if not where.label_parties:
         return {}, ""

@@ -136,7 +136,7 @@ def _rehearse(
     with fed, few_threads(fed):
         if len(fed.names) > 1 and not plan.config.horizontal:
             listener.stage("Finding the rows the parties share")
-            for view in (fed, fed.on("test")):
+            for view in (fed,) if plan.leaves_out("evaluate") else (fed, fed.on("test")):
                 align(view, progress=listener.progress, **plan.align)
         for title, estimator in subjects.items():
             listener.stage(f"Auditing {title}")

@@ -92,7 +92,7 @@ def _plan(config: Config, kits: Kits, listener: Listener) -> Plan:
             title=config.title,
             methods=tuple(plan.named_methods()),
             seed=plan.seeds[0],
-            test_share=config.evaluate.test_share,
+            test_share=config.test_share,
             ledger=work / LEDGER_FILE,
             ledgers=work / LEDGERS_FOLDER,
             wait_seconds=config.flare.wait_seconds,

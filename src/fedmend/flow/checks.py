@@ -103,7 +103,6 @@ def look(
         for party in config.party
     ]
     shape = "horizontal" if config.horizontal else "vertical"
-    share = config.evaluate.test_share
     with Federation(*parties, seed=config.run.all_seeds[0], device=config.run.device) as fed:
         if len(parties) > 1 and not config.horizontal:
             how = config.align.model_dump(exclude_none=True)
@@ -111,7 +110,7 @@ def look(
             if 1 < len(config.labellers) < len(parties):
                 # They may know many more rows together than everybody does.
                 align(fed.only(*config.labellers), progress=progress, **how)
-        training = 1.0 if any(each.has_test for each in config.party) else 1 - share
+        training = 1.0 if any(each.has_test for each in config.party) else 1 - config.test_share
         return overview(fed, shape=shape, curve=curve, training=training, progress=progress)
 
 
@@ -346,6 +345,8 @@ def _too_few_shared(config: Config, found: Findings) -> Iterator[str]:
     strictest = max(config.party, key=lambda party: party.policy.build().min_intersection)
     least = strictest.policy.build().min_intersection
     for part, tables in found.parts.items():
+        if part == "test" and not config.test_share and not config.party[0].has_test:
+            continue
         shared = set.intersection(*_ids_by(config.align.normalise, tables).values())
         if len(shared) < least:
             yield (

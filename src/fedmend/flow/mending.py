@@ -86,7 +86,9 @@ def mend(plan: Plan, steps: Steps) -> Found:
 
 def _align(plan: Plan, steps: Steps, found: Found) -> None:
     fed, kept, listener = steps.fed, steps.folder / ALIGN_FOLDER, steps.listener
-    views = {view.scope: view for view in (fed, fed.on("test"), found.base)}
+    views = {view.scope: view for view in (fed, found.base)}
+    if not plan.leaves_out("evaluate"):
+        views["test"] = fed.on("test")
     if plan.correct is not None:
         source = _learnt_on(fed, plan.correct)
         views[source.scope] = source

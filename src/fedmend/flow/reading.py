@@ -164,7 +164,7 @@ def _spelt(mark: str) -> list[str]:
 
 def set_aside(config: Config, table: Table) -> tuple[Table, Table]:
     """Training and test rows of a party that has no test table."""
-    return split_by_id(table, config.evaluate.test_share, config.run.all_seeds[0])
+    return split_by_id(table, config.test_share, config.run.all_seeds[0])
 
 
 def one_truth(config: Config) -> bool:

@@ -122,7 +122,7 @@ def _set_aside(plan: Plan) -> float | None:
     (Over machines parties have test tables, or have none, without telling.)
     """
     given = plan.federation is not None or any(each.has_test for each in plan.config.party)
-    return None if given else plan.config.evaluate.test_share
+    return None if given else plan.config.test_share
 
 
 # ---------------------------------------------------------------- report

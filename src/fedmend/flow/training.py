@@ -205,7 +205,8 @@ class _Training:
         listener.stage(f"Training {self.title}")
         with measured(self.fed) as cost:
             estimator = make(self.method.name, self.method.params, self.seed)
-            if self.plan.config.horizontal and estimator.watch is None:
+            tested = self.plan.config.horizontal and not self.plan.leaves_out("evaluate")
+            if tested and estimator.watch is None:
                 estimator.set_params(watch="test")
             estimator.fit(
                 self.fed,

@@ -153,8 +153,8 @@ class RunRecord:
         if self.set_aside and self.methods:
             found.append(
                 f"The models have not seen {self.set_aside:.0%} of the rows, which were set aside "
-                "for tests. Mend, for models of all rows: a test table at every party (test), or a "
-                "smaller evaluate.test_share"
+                "for tests. Mend, for models of all rows: a test table at every party (test), or, "
+                'once the scores are known, run.leave_out = ["evaluate"] and another folder'
             )
         return found
 

@@ -201,7 +201,7 @@ def predict_over_machines(
             title=f"{config.title}: predict new rows",
             methods=(model.name, "predict"),
             seed=config.run.all_seeds[0],
-            test_share=config.evaluate.test_share,
+            test_share=config.test_share,
             wait_seconds=config.flare.wait_seconds,
             call_timeout=config.flare.call_timeout,
             stall_seconds=config.flare.stall_seconds,

@@ -314,6 +314,12 @@ class Config(_Settings):
         return [party.name for party in self.party if party.label is not None]
 
     @property
+    def test_share(self) -> float:
+        """How much of tables without test tables no model learns from: all learn where nothing is
+        evaluated."""
+        return 0.0 if "evaluate" in self.run.leave_out else self.evaluate.test_share
+
+    @property
     def task(self) -> str | None:
         """What the label is, where the file says so beside it."""
         return next((party.task for party in self.party if party.task is not None), None)
