@@ -88,3 +88,17 @@ def test_each_party_saw_what_it_was_asked_for(world, record):
     for name in ("bank", "telco"):
         assert "asks for a run 'bank and telco': vfl" in world.events(name)
         assert "ended: finished" in world.events(name)
+
+
+@pytest.mark.slow
+def test_where_nothing_is_evaluated_every_row_of_every_party_trains(world, monkeypatch):
+    monkeypatch.setattr(world, "config", lambda: _unevaluated(type(world).config(world)))
+    far, here = world.run("every row"), world.run_here("every row here")
+    assert far.overview["parties"] == here.overview["parties"]
+    assert [each["rows"] for each in far.overview["parties"]] == [300, 300]
+    assert far.methods[0].history == here.methods[0].history and not far.methods[0].scores
+
+
+def _unevaluated(config):
+    run = config.run.model_copy(update={"leave_out": ["evaluate", "report"]})
+    return config.model_copy(update={"run": run})
