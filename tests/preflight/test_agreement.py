@@ -11,6 +11,9 @@ from sklearn.metrics import cohen_kappa_score
 from fedmend.errors import AlignmentError, DataError, Refused
 from fedmend.federation import COORDINATOR, Policy
 from fedmend.preflight.agreement import alpha_of, called, kappa_of, label_agreement
+from fedmend.secure.columns import Columns
+from fedmend.secure.dealer import DealerWorker
+from fedmend.secure.inner_product import ProductSession
 
 CLASSES = ["cold", "cough", "flu"]
 
@@ -88,12 +91,49 @@ def test_rows_that_only_one_labels_are_left_out(annotators):
 def test_nobody_in_common_and_one_class(annotators):
     apart = {"a": ["x"] * 10 + [None] * 10, "b": [None] * 10 + ["x"] * 10}
     found = label_agreement(annotators(apart), classes=["x", "y"])
-    assert found.pairs[0].kappa is None and found.alpha is None
-    assert found.words == ["a and b label no row in common: whether they agree is unknown."]
+    assert found.pairs[0].kappa is None and found.pairs[0].rows is None and found.alpha is None
+    assert found.words[0].startswith("a and b label too few rows in common to be compared. Mend:")
     same = label_agreement(annotators({"a": ["x"] * 10, "b": ["x"] * 10}), classes=["x", "y"])
     assert same.words == [
         "a and b give the same label to 100 % of 10 rows; all these labels are of one class."
     ]
+
+
+def few_in_common(rows):
+    """Two that label 60 rows each, of which so many are the same."""
+    labels = (["x", "y"] * 30)[:60]
+    return {"a": labels + [None] * (60 - rows), "b": [None] * (60 - rows) + labels}
+
+
+@pytest.mark.parametrize("mode", ["dealer", "bfv"])
+@pytest.mark.parametrize(
+    ("rows", "own", "told"),
+    [(9, {}, None), (10, {}, 10), (10, {"a": 11}, None), (10, {"b": 11}, None)],
+)
+def test_rows_that_both_label_are_at_least_min_rows_of_either(annotators, mode, rows, own, told):
+    policies = {party: Policy(min_rows=least) for party, least in own.items()}
+    fed = annotators(few_in_common(rows), **policies)
+    found = label_agreement(fed, mode=mode)
+    assert found.pairs[0].rows == told and (found.alpha is None) == (told is None)
+    # Of what is not told not even masked shares have left.
+    shares = [each for each in fed.ledger.entries() if each.call.endswith(".share")]
+    assert bool(shares) == (told is not None)
+
+
+def test_who_labels_few_rows_is_not_told_which_of_them_another_labels(annotators):
+    votes = {"a": ["x"] * 60, "b": ["x"] * 9 + [None] * 51}
+    fed = annotators(votes)
+    worker = DealerWorker(fed.engine.site("b"), role="fixed")
+    assert worker.provide("labelled-rows", {}).values.sum() == 0
+    assert label_agreement(fed, classes=["x", "y"]).pairs[0].rows is None
+
+
+def test_a_count_serves_one_comparison(annotators):
+    fed = annotators(crowd())
+    label_agreement(fed)
+    asked = {"classes": CLASSES, "beside": "doctor-1"}
+    with ProductSession(fed, Columns("doctor-0", "label-votes", asked), "doctor-1") as session:
+        assert not session.fixed_facts["names"]
 
 
 def test_no_label_and_no_row_crosses(annotators):

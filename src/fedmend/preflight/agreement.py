@@ -2,7 +2,8 @@
 
 Two annotators' one-hot votes on the aligned rows go into one secure matrix product
 (`fedmend.secure.inner_product`). The coordinator learns how often one says c while the other says
-d, counts over all rows that both label, and nothing of a single row; the annotators learn nothing.
+d, counts over all rows that both label, and nothing of a single row. Before, the two annotators,
+and they alone, learn how many rows both label: below the `min_rows` of either nothing is counted.
 
 Cohen's kappa (Cohen 1960) for every two of them, its standard error after Fleiss, Cohen and
 Everitt (1969), and Krippendorff's alpha for nominal values (Krippendorff 2011) over all.
@@ -17,10 +18,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from fedmend.errors import DataError
 from fedmend.federation import Federation
-from fedmend.federation.bound import declare
+from fedmend.federation.bound import but, declare
 from fedmend.methods.annotators.worker import LabelWorker
 from fedmend.secure.columns import Columns, ColumnsWorker, IntegerColumns, column_provider
 from fedmend.secure.dealer import DealerWorker
@@ -43,35 +45,61 @@ many pairs, those that agree least, are put into words."""
 A_COPY, FEWEST_COMPARED = 0.999, 50
 
 
+@column_provider("labelled-rows")
+def labelled_column(worker: ColumnsWorker) -> IntegerColumns:
+    """A 0/1 column, whether this party labels the row; all 0 where it labels too few."""
+    given = _labels(worker).notna().to_numpy()[None, :].astype(np.int64)
+    return _columns(given * (given.sum() >= worker.site.rows.least), "labels it")
+
+
 @column_provider("label-votes")
-def vote_columns(worker: ColumnsWorker, classes: Sequence[Any]) -> IntegerColumns:
-    """A 0/1 column for every class of this party's labels; a row without label is 0 in all."""
-    table = worker.table
-    if table.label is None:
+def vote_columns(worker: ColumnsWorker, classes: Sequence[Any], beside: str) -> IntegerColumns:
+    """A 0/1 column for every class of this party's labels; a row without label is 0 in all.
+
+    None where this party and `beside` label too few rows both, so that nothing comes of a product.
+    """
+    own, both = _labels(worker), worker.site.state.pop(_both_label(beside, worker.scope), None)
+    position = {value: number for number, value in enumerate(classes)}
+    said = np.array([position.get(value, -1) for value in own.tolist()], dtype=np.int64)
+    votes = (said[None, :] == np.arange(len(classes))[:, None]).astype(np.int64)
+    # A count serves once: by the next time other rows may be aligned.
+    enough = both is not None and int(both.sum()) >= worker.site.rows.least
+    return _columns(votes if enough else votes[:0], "says")
+
+
+def _labels(worker: ColumnsWorker) -> pd.Series:
+    """Of the aligned rows."""
+    if worker.table.label is None:
         raise DataError(
             "has no label column", party=worker.site.name, mend="name parties that label"
         )
     # What comes of the product is a statistic about labels: who refuses those takes no part.
     worker.site.policy.admit_kind(worker.site.name, "label-votes", "statistic")
-    position = {value: number for number, value in enumerate(classes)}
-    own = table.y.iloc[worker.alignment.aligned].tolist()
-    said = np.array([position.get(value, -1) for value in own], dtype=np.int64)
-    votes = (said[None, :] == np.arange(len(classes))[:, None]).astype(np.int64)
-    names = tuple(f"says #{number}" for number in range(len(classes)))
-    return IntegerColumns(votes, names, 1, votes.shape[1])
+    return worker.table.y.iloc[worker.alignment.aligned]
+
+
+def _columns(values: np.ndarray, named: str) -> IntegerColumns:
+    names = tuple(f"{named} #{number}" for number in range(len(values)))
+    return IntegerColumns(values, names, 1, values.shape[1])
+
+
+def _both_label(party: str, scope: str) -> str:
+    """Where a party keeps how many rows it labels that `party` labels, too."""
+    return f"preflight.agreement {scope} {party}"
 
 
 @dataclass(frozen=True)
 class PairAgreement:
     """Two annotators: on how many rows both have a label, and how often it is the same.
 
+    rows: None where they are too few for one of the two, by its `min_rows`: then nothing is known.
     kappa: agreement beyond chance, 1 at best, with `low` and `high` its 95 % interval. None where
-    it has no value: no common row, or one class only.
+    it has no value: one class only.
     """
 
     one: str
     two: str
-    rows: int
+    rows: int | None
     agree: float | None
     kappa: float | None
     low: float | None
@@ -80,14 +108,17 @@ class PairAgreement:
     @property
     def is_copy(self) -> bool:
         """Two people who look for themselves differ now and then."""
-        return self.agree is not None and self.agree >= A_COPY and self.rows >= FEWEST_COMPARED
+        return (self.agree or 0) >= A_COPY and (self.rows or 0) >= FEWEST_COMPARED
 
     @property
     def words(self) -> str:
         """``bank and telco give the same label to 78 % of 412 rows (kappa 0.55: moderate).``"""
         pair = f"{self.one} and {self.two}"
         if not self.rows or self.agree is None:
-            return f"{pair} label no row in common: whether they agree is unknown."
+            return (
+                f"{pair} label too few rows in common to be compared. Mend: let them label more of "
+                "the same rows, or lower min_rows in their policies"
+            )
         same = f"{pair} give the same label to {100 * self.agree:.0f} % of {self.rows:,} rows"
         if self.is_copy and self.kappa is not None:
             return (
@@ -178,17 +209,32 @@ def label_agreement(
                 labels = group.attach(list(classes))
                 most = sorted(annotators, key=lambda each: -labels[each])[:MOST_COMPARED]
                 annotators = [each for each in annotators if each in most]
-    settings = {"classes": list(classes)}
     tables: dict[tuple[str, str], np.ndarray] = {}
     pairs = []
     for one, two in itertools.combinations(annotators, 2):
-        with ProductSession(fed, Columns(one, "label-votes", settings), two, mode=mode) as session:
-            counts = session.products(Columns(two, "label-votes", settings))
-        assert counts is not None  # [what one says, what two says]
-        tables[one, two], rows = counts, int(counts.sum())
+        counts = _counts(fed, one, two, list(classes), mode)
+        rows = int(counts.sum()) if counts.size else None
+        if rows is not None:
+            tables[one, two] = counts
         agree = float(np.trace(counts) / rows) if rows else None
         pairs.append(PairAgreement(one, two, rows, agree, *kappa_of(counts)))
     return Agreement(pairs, alpha_of(tables), left_out)
+
+
+def _counts(fed: Federation, one: str, two: str, classes: list[Any], mode: Mode) -> np.ndarray:
+    """How often one says c while two says d, [c, d]; [0, …] or […, 0] where that is not told."""
+    with ProductSession(fed, Columns(one, "labelled-rows"), two, mode=mode) as session:
+        for to, other in ((one, two), (two, one)):
+            store = _both_label(other, fed.scope)
+            session.products(Columns(two, "labelled-rows"), to=to, store=store)
+    said = {
+        party: Columns(party, "label-votes", {"classes": classes, "beside": other})
+        for party, other in ((one, two), (two, one))
+    }
+    with ProductSession(fed, said[one], two, mode=mode) as session:
+        counts = session.products(said[two])
+    assert counts is not None
+    return counts
 
 
 def kappa_of(counts: np.ndarray) -> tuple[float | None, float | None, float | None]:
@@ -248,6 +294,6 @@ def alpha_of(tables: Mapping[tuple[str, str], np.ndarray]) -> float | None:
 declare(
     "label-agreement",
     (LabelWorker, frozenset({"classes", "attach"})),
-    DealerWorker,
-    providers=["label-votes"],
+    but(DealerWorker, "learn"),  # how many rows both label is not what the coordinator says
+    providers=["labelled-rows", "label-votes"],
 )
