@@ -29,14 +29,16 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_importing_fedmend_loads_nothing_heavy() -> None:
     code = (
-        "import sys, fedmend\n"
+        "import sys, fedmend, fedmend.deploy.processes\n"
         "print({'torch', 'pandas', 'numpy', 'fedmend.methods.registry'} & {*sys.modules})\n"
+        "import fedmend.data\n"
+        "print({'sklearn', 'adbc_driver_manager', 'PIL', 'matplotlib'} & {*sys.modules})\n"
         # what commands that train nothing load (init, ledger, datasets, audit of a ledger)
         "import fedmend.cli.terminal, fedmend.flow.config.starter\n"
         "import fedmend.audit, fedmend.deploy.ledgers; print('torch' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.split() == ["set()", "False"]
+    assert out.stdout.split() == ["set()", "set()", "False"]
 
 
 def test_rooms_import_on_a_bare_machine_and_runs_without_heavy_libraries() -> None:
@@ -57,7 +59,7 @@ def test_rooms_import_on_a_bare_machine_and_runs_without_heavy_libraries() -> No
     )
     code += (
         "del sys.meta_path[0]\n"
-        "import fedmend.flow.stages, fedmend.methods.auto.auto\n"
+        "import fedmend.flow.stages, fedmend.methods.auto.auto, fedmend.methods.vertical.few_shot\n"
         "print(sorted({'scipy.stats', 'sklearn', 'sympy', 'matplotlib'} & set(sys.modules)))"
     )
     beside = Path(__file__).parents[1] / "benchmarks"

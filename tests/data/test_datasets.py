@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from fedmend.data import Encoder, LabelEncoder, datasets
@@ -28,12 +25,3 @@ def test_unknown_names():
         datasets.load("brest-cancer")
     with pytest.raises(DataError, match="no data set"):
         datasets.info("nothing like it")
-
-
-def test_nothing_heavy_is_imported_with_the_package():
-    script = (
-        "import sys, fedmend.data\n"
-        "heavy = {'sklearn', 'adbc_driver_manager', 'adbc_driver_sqlite', 'PIL', 'matplotlib'}\n"
-        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from fedmend.federation.ledger import Ledger
-from fedmend.federation.worker import Exposure, Worker
+if TYPE_CHECKING:
+    from fedmend.federation.ledger import Ledger
+    from fedmend.federation.worker import Exposure, Worker
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -171,6 +170,8 @@ class LocalWorker(SplitWorker):
         self, gradient: Tensor, known: np.ndarray | None, classes: int, seed: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Row numbers and, for classes, clusters of their gradients' directions."""
+        from sklearn.cluster import KMeans  # loaded by few; a party's process has every method
+
         known = np.arange(len(gradient)) if known is None else known
         directions = F.normalize(gradient.float().cpu(), dim=1).numpy()[known]
         clusters = min(classes, len(np.unique(directions, axis=0)))

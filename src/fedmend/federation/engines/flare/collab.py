@@ -107,7 +107,7 @@ class CollabRelay:
     def __init__(self, address: str) -> None:
         self.address = address
         # FLARE would load torch for tensors of its own; here only bytes pass, one process a party.
-        sys.modules.setdefault("nvflare.app_opt.pt.decomposers", None)  # type: ignore[arg-type]
+        sys.modules.setdefault("nvflare.app_opt.pt", None)  # type: ignore[arg-type]
 
     @collab.main
     def run(self) -> None:
