@@ -48,8 +48,23 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_itemcollected(item: Any) -> None:
+    """Of parameters that hardly differ, some run with `make test` and all of them every week."""
+    mark = item.get_closest_marker("daily")
+    if mark and item.callspec.id not in mark.args:
+        item.add_marker(pytest.mark.slow)
+
+
 SHARING = ("tests/machines/", "tests/serve/")
 """Folders whose files share what was made once: a federation of processes, trained runs."""
+STAGES, SQL = "tests/flow/test_stages.py", "tests/data/test_sql.py"
+TOGETHER = {
+    "tests/flow/test_report_page.py": STAGES,
+    "tests/report/test_browser.py": STAGES,
+    "tests/attacks/test_confirmed_addresses.py": SQL,
+}
+"""Files that share a run, a browser or a database with another: each process would start its own.
+"""
 LONG = ("tests/test_tutorial.py", "tests/cli/test_demo.py")
 """Files of few tests that take long; others come in the order of how many they have."""
 
@@ -66,7 +81,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return next((folder for folder in SHARING if file.startswith(folder)), file)
+            shared = next((folder for folder in SHARING if file.startswith(folder)), file)
+            return TOGETHER.get(shared, shared)
 
         def _assign_work_unit(self, node: Any) -> None:
             for first in (*LONG, *SHARING):  # at the end one process would wait for the other
@@ -78,11 +94,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 USUAL: list[int] = []
-"""An epoch's steps and how often a training is begun again, as users have them."""
+"""An epoch's steps, how often a training is begun again, and folds by which it is calibrated, as
+users have them."""
 
 
-def trainings_of(steps: int, restarts: int) -> Iterator[None]:
+def trainings_of(steps: int, restarts: int, folds: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedmend.split.scaling.FOLDS", folds)
         for module in ("network", "annotators.estimator"):
             patch.setattr(f"fedmend.methods.{module}.EPOCH_STEPS", steps)
             patch.setattr(f"fedmend.methods.{module}.RESTARTS", restarts)
@@ -95,9 +113,10 @@ def short_trainings():
     again: most tests ask what a training does, not how far it gets. For others: `whole_trainings`.
     """
     from fedmend.methods.network import EPOCH_STEPS, RESTARTS
+    from fedmend.split.scaling import FOLDS
 
-    USUAL[:] = EPOCH_STEPS, RESTARTS
-    yield from trainings_of(1, 0)
+    USUAL[:] = EPOCH_STEPS, RESTARTS, FOLDS
+    yield from trainings_of(1, 0, 2)
 
 
 @pytest.fixture(scope="session", autouse=True)

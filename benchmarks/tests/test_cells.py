@@ -68,6 +68,7 @@ def _together(folder: str) -> list[dict[str, Any]]:
     return run_cells(_slow, [Cell("bank", rows) for rows in range(4)], folder)
 
 
+@pytest.mark.slow
 def test_processes_share_a_folder_and_none_measures_what_another_has_taken(tmp_path: Path) -> None:
     found = [each for _, each in side_by_side(_together, [str(tmp_path), f"{tmp_path}/."], 2)]
     assert found[0] == found[1] and [each["rows"] for each in found[0]] == [0, 1, 2, 3]

@@ -178,6 +178,7 @@ def test_a_world_is_torn_as_told(noisy: str) -> None:
 # ---------------------------------------------------------------- rows that one party knows
 
 
+@pytest.mark.slow
 def test_quick_run_has_every_kind_of_row():
     found = one_sided.run(quick=True, methods="VFL")
     assert {(each["known to"], each["absent side"]) for each in found.rows} == {
@@ -208,13 +209,12 @@ def test_fill_is_the_mean_row_and_guess_is_not():
 # ---------------------------------------------------------------- pre-flight
 
 
-@pytest.mark.parametrize("method", ["vfl", "majority", "fedavg"])
+@pytest.mark.parametrize("method", ["vfl", pytest.param("majority", marks=pytest.mark.slow)])
 def test_a_cost_is_measured_beside_its_estimate(method, monkeypatch):
     import fedmend
 
-    name = {"vfl": "VFL", "majority": "MJ", "fedavg": "FedAvg"}[method]
-    short = {"rounds": 2} if method == "fedavg" else {"epochs": 2}
-    monkeypatch.setitem(vars(fedmend), name, lambda: preflight_class(name)(**short))
+    name = {"vfl": "VFL", "majority": "MJ"}[method]
+    monkeypatch.setitem(vars(fedmend), name, lambda: preflight_class(name)(epochs=2))
     row = run_cell(Cell("cost", "breast-cancer", 240, method, 3))
     assert row["seconds"] > 0 and row["bytes"] > 0
     assert row["foretold s"] > 0

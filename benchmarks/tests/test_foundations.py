@@ -19,7 +19,7 @@ from fedmend_bench.harness import available, run_bench
 
 @pytest.fixture(scope="module")
 def measured_correlation():
-    return run_bench("correlation", options={"rows": 600, "columns": 4, "repeats": 1, "cells": 1})
+    return run_bench("correlation", options={"rows": 200, "columns": 4, "repeats": 1, "cells": 1})
 
 
 def test_every_mode_is_exact_and_equal_to_scipy(measured_correlation):
@@ -137,7 +137,7 @@ def test_a_line_for_each_setting_with_its_price() -> None:
     assert "leaks" in available()
 
 
-@pytest.mark.parametrize("part", ["width", "labels"])
+@pytest.mark.parametrize("part", [pytest.param("width", marks=pytest.mark.slow), "labels"])
 def test_a_line_for_each_width_and_for_each_way_to_know_labels(part: str) -> None:
     found = leaks.run(quick=True, part=part, settings=["VFL"], rows=240, epochs=2, seeds=1)
     assert {line["method"] for line in found.rows} == {"VFL"}

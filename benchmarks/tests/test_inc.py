@@ -20,6 +20,7 @@ def bench(**options: Any) -> Any:
     return run_bench("inc", quick=True, options=DIGITS | options)
 
 
+@pytest.mark.slow
 def test_a_bundled_data_set() -> None:
     result = bench(
         methods="MJ,EM,InC row,InC product",

@@ -123,7 +123,7 @@ def test_grey_images_are_dealt_out_and_trained_on(
     assert world.net.channels == 1 and world.net.classes == 4 and world.published is None
     assert not world.pools[0].views.flip  # a shoe points to one side
     assert sum(len(pool.unlabelled) for pool in world.pools) == 160
-    estimator = estimator_of("SAGE", "paper", per_round=2, epochs=3)
+    estimator = estimator_of("SAGE", "paper", per_round=1, epochs=1)
     net = replace(world.net, width=8)
     simulator = simulator_of(estimator, world.pools, net, device="cpu")
     report = simulator.run_round()
@@ -132,10 +132,10 @@ def test_grey_images_are_dealt_out_and_trained_on(
 
 
 def test_a_run_goes_on_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {"methods": ["SAGE"]}
+    options = {"methods": ["FedAvg"]}
     whole = run(quick=True, rounds=2, folder=str(tmp_path / "whole"), **options)
     run(quick=True, rounds=1, folder=str(tmp_path / "parts"), **options)
-    kept = tmp_path / "parts" / "digits-sage-0.5-0.json"
+    kept = tmp_path / "parts" / "digits-fedavg-0.5-0.json"
     assert len(json.loads(kept.read_text())["rounds"]) == 1
     on = run(quick=True, rounds=2, folder=str(tmp_path / "parts"), **options)
     assert on.rows[0]["rounds"] == 2
@@ -163,6 +163,7 @@ def test_the_mean_over_rounds_is_told_beside_the_last_model(tmp_path: Path) -> N
     assert late.rows[0]["mean of 30"] == late.rows[0]["last"] == on.rows[0]["last"]
 
 
+@pytest.mark.slow
 def test_warming_up_is_a_run_of_its_own(tmp_path: Path) -> None:
     result = run(quick=True, methods="SAGE,FedAvg", rounds=2, warmup=1, folder=str(tmp_path))
     assert [row["method"] for row in result.rows] == ["SAGE, warm-up 1", "FedAvg"]

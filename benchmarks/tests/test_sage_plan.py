@@ -67,7 +67,7 @@ def test_all_mistakes_of_a_plan_are_told_at_once(tmp_path: Path) -> None:
 def test_a_plan_is_worked_off_in_order_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    units = [Unit("SAGE", 2, dataset="digits"), Unit("FedAvg", 2, dataset="digits")]
+    units = [Unit("SAGE", 1, dataset="digits"), Unit("FedAvg", 1, dataset="digits")]
     monkeypatch.setattr(sage, "read_plan", lambda plan: units)
     trained = []
     train = sage._train
@@ -75,10 +75,10 @@ def test_a_plan_is_worked_off_in_order_and_goes_on(
         sage, "_train", lambda *given: trained.append(given[0].method) or train(*given)
     )
     # A run that is there already is not trained again; one that is longer than asked is cut.
-    run(quick=True, methods="SAGE", rounds=3, folder=str(tmp_path))
+    run(quick=True, methods="SAGE", rounds=2, folder=str(tmp_path))
     result = run(quick=True, plan="of the test", folder=str(tmp_path))
     assert trained == ["SAGE", "FedAvg"]
-    assert [(row["method"], row["rounds"]) for row in result.rows] == [("SAGE", 2), ("FedAvg", 2)]
+    assert [(row["method"], row["rounds"]) for row in result.rows] == [("SAGE", 1), ("FedAvg", 1)]
     # A finished run needs its checkpoint no more.
     (tmp_path / "digits-fedavg-0.5-0.fmw").unlink()
     run(quick=True, plan="of the test", folder=str(tmp_path))

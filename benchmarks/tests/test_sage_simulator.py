@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,7 @@ from fedmend.methods.horizontal.views import ImageViews, TableViews
 from fedmend_bench.sage.kernels import fast_path
 from fedmend_bench.sage.simulator import Simulator, simulator_of
 
+weekly = partial(pytest.param, marks=pytest.mark.slow)
 NET = NetSpec("mlp", 3, numeric=4, cardinalities=(5, 6), hidden=(8, 6))
 SMALL = RoundSettings(
     epochs=1, labelled_batch=8, unlabelled_batch=16, optimizer=OptimizerSpec("sgd", 0.05, 1e-3)
@@ -49,8 +51,10 @@ def simulate(method, settings=SMALL, rounds: int = 3, **options) -> tuple[Simula
     return simulator, [simulator.run_round() for _ in range(rounds)]
 
 
-@pytest.mark.parametrize("method", [PseudoMethod("sage"), PseudoMethod("flexmatch")])
-@pytest.mark.parametrize("carry", [False, True])
+@pytest.mark.parametrize(
+    ("method", "carry"),
+    [(PseudoMethod("sage"), True), weekly(PseudoMethod("flexmatch"), False)],
+)
 def test_a_run_goes_on_as_if_it_had_never_stopped(method, carry) -> None:
     settings = replace(SMALL, carry_momentum=carry)
     whole, _ = simulate(method, settings, rounds=4, per_round=2)
@@ -111,11 +115,11 @@ def pools_of(fed: Federation, model: HorizontalEstimator) -> list[Pool]:
     "model",
     [
         SAGE(per_round=2, **QUICK),
-        SAGE(carry_momentum=True, **QUICK),
-        SAGE(warmup=1, **QUICK),
+        weekly(SAGE(carry_momentum=True, **QUICK)),
+        weekly(SAGE(warmup=1, **QUICK)),
         FedAvg(**QUICK),
-        FlexMatch(**QUICK),
-        FedDB(**QUICK),
+        weekly(FlexMatch(**QUICK)),
+        weekly(FedDB(**QUICK)),
         FedMatch(warmup=1, **QUICK),
     ],
     ids=repr,
@@ -199,8 +203,8 @@ def test_fast_passes_are_for_resnets_on_a_gpu() -> None:
 # ---------------------------------------------------------------------------------- gaps
 
 
-@pytest.mark.parametrize("name", ["fedmatch", "fedloke", "feddure", "pseudo", "supervised"])
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("name", ["fedmatch", weekly("fedloke"), weekly("feddure"), "pseudo"])
+@pytest.mark.parametrize("optimizer", ["sgd", weekly("adam")])
 def test_gaps_between_layers_change_nothing(monkeypatch, name, optimizer) -> None:
     """On a GPU parameters begin at multiples of 256 bytes; here a CPU does it too."""
     spec = OptimizerSpec(optimizer, 0.02, 1e-3)
@@ -229,7 +233,7 @@ def test_gaps_between_layers_change_nothing(monkeypatch, name, optimizer) -> Non
     assert torch.equal(plain.weights, gapped.weights)
 
 
-@pytest.mark.parametrize("name", ["pseudo", "feddure"])
+@pytest.mark.parametrize("name", ["pseudo", weekly("feddure")])
 def test_a_step_that_cannot_be_captured_is_run_plainly(monkeypatch, name) -> None:
     """What was tried for the capture leaves no trace."""
     plain, _ = simulate(LocalMethod.of({"name": name}))

@@ -331,6 +331,7 @@ def world(make_fed: Any, make_frame: Any) -> Federation:
     return fed
 
 
+@pytest.mark.daily("VFL", "RISA", "completion, generated")
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.slow if name in LIKE_VFL else ()) for name in METHODS],
@@ -354,6 +355,7 @@ def test_what_a_method_draws_follows_from_secrets_alone(name, make_fed, make_fra
     assert {caller for caller, _ in first} - COMMON.keys()
 
 
+@pytest.mark.daily("ctgan", "gain", "tabddpm", "tablegan", "vae")
 @pytest.mark.parametrize("name", sorted(set(generators()) - {"vfgain"}))
 def test_what_a_generator_draws_follows_from_all_of_its_seed(name) -> None:
     """B trains one on its own rows; its networks, noise and masks are B's alone."""

@@ -184,9 +184,9 @@ def test_proposing_labels_does_not_show_which_are_right(kit: Path) -> None:
 
 
 def test_models_trained_in_one_process_share_the_draws() -> None:
-    frame = pd.DataFrame({"a": np.arange(200.0), "y": LABELS[:200]})
+    frame = pd.DataFrame({"a": np.arange(100.0), "y": LABELS[:100]})
     own = fm.Table.from_frame(frame, label="y")
-    other = fm.Table.from_frame(pd.DataFrame({"b": np.arange(200.0)}))
+    other = fm.Table.from_frame(pd.DataFrame({"b": np.arange(100.0)}))
     fed = fm.Federation(fm.Party("bank", own), fm.Party("telco", other))
     fm.align(fed)
     site = fed.engine.site("bank")  # type: ignore[attr-defined]

@@ -130,6 +130,7 @@ def test_a_client_that_was_prepared_before_counts_draws_afterwards() -> None:
     np.testing.assert_allclose(counts, inverse.T @ drawn, atol=1e-6)
 
 
+@pytest.mark.daily("VFL")
 @pytest.mark.parametrize("name", ["VFL", "RISA"])
 def test_scores_and_what_uncertainty_is_worth_do_not_change_with_a_label(name: str) -> None:
     """Turn round every label that was not drawn anew: an answer that changes has seen one."""

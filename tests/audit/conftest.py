@@ -7,6 +7,17 @@ import pytest
 
 from fedmend.audit import Audit
 from fedmend.audit.context import Context
+from fedmend.audit.learner import bootstrap
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_draws():
+    """Intervals rest on 50 bootstrap draws: how wide they are is asked of the bootstrap alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(bootstrap.__kwdefaults__, "draws", 50)
+        for module in ("context", "labels_from_bottom"):
+            patch.setattr(f"fedmend.audit.{module}.BOOTSTRAP_DRAWS", 50)
+        yield
 
 
 @pytest.fixture

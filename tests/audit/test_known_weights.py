@@ -23,6 +23,7 @@ VFL, RISA = fm.VFL(epochs=1), fm.RISA(epochs=1, members=2)
 later = pytest.param(RISA, True, marks=pytest.mark.slow)
 
 
+@pytest.mark.daily("method0-True")
 @pytest.mark.parametrize(("method", "reproducible"), [(VFL, True), (VFL, False), later])
 def test_an_audit_shows_it_where_weights_are_known(make_fed, make_frame, method, reproducible):
     fed = make_fed(make_frame(60), reproducible=reproducible)

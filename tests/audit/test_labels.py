@@ -159,6 +159,7 @@ def test_a_bottom_that_has_learnt_the_labels_gives_them_away(make_context):
     assert found.guess < 0.9  # telco's own columns carry some of the signal
 
 
+@pytest.mark.slow
 def test_noise_and_raw_columns_handed_over_gain_nothing(make_context):
     context = make_context(known_labels=(20,), repeats=3, most_rows=300)
     noise = np.random.default_rng(0).normal(size=(400, 4))

@@ -41,6 +41,7 @@ def test_one_ridge_is_scikit_learns(rows, monkeypatch):
     assert told == pytest.approx(reference.predict(view[others]), abs=1e-8)
 
 
+@pytest.mark.daily("60")
 @pytest.mark.parametrize("width", [6, 60])
 def test_the_choice_is_the_least_error_of_models_fitted_without_each_row(width, monkeypatch):
     """Also where there are more columns than rows, and a model can fit anything."""

@@ -49,6 +49,7 @@ def test_what_was_learnt_by_heart_is_told(by_heart):
     assert (by_heart.table()["guess"] == 0.5).all()
 
 
+@pytest.mark.slow
 def test_the_common_model_is_the_one_that_is_told(by_heart):
     averaged = audit(clients(), **BY_HEART, average_rounds=4)
     mean, last = (each.table()["score"].tolist() for each in (averaged, by_heart))

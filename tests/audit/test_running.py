@@ -160,6 +160,7 @@ def test_an_unaligned_federation_is_aligned_in_the_rehearsal_only(make_fed, make
     assert lines == {(each.role, each.sender, each.kind): each.lines for each in expected}
 
 
+@pytest.mark.slow
 def test_a_number_for_a_label_leaves_the_labels_attacks_out(make_fed, make_frame):
     fed = make_fed(make_frame(120, task="regression"))
     report = Audit(**QUICK).run(fed, fm.VFL(epochs=1))

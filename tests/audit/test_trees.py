@@ -64,6 +64,7 @@ def test_made_up_sums_tell_the_bins_of_every_row_they_reach(report):
     assert scores(few, CHEATS)["size"].rows == 2 * 46
 
 
+@pytest.mark.slow
 def test_wider_bins_tell_less_but_not_by_much(report):
     """Four bins of a number still have a rank correlation of √(1 − 1/16) with it."""
     wide = fm.Audit(attacks=["trees"]).run(federation(150), fm.SecureBoost(**HOW))

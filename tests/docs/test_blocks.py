@@ -270,6 +270,7 @@ WHOLE = {
 def in_a_hurry(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer rows, epochs, trees and repeats than a page says or leaves at their defaults."""
     from fedmend.audit import Audit
+    from fedmend.audit.learner import bootstrap
     from fedmend.data import datasets
     from fedmend.generate.tabddpm import TabDDPM
     from fedmend.methods.auto.auto import Auto
@@ -280,6 +281,7 @@ def in_a_hurry(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     less: list[tuple[Any, dict[str, Any]]] = [
         (FedPSGPUM.__init__, {"generator_params": {"epochs": 2}, "model": "linear"}),
         (learning_curve, {"sizes": 3, "repeats": 2}),
+        (bootstrap, {"draws": 20}),
         (TabDDPM.__init__, {"steps": 100, "sampling_steps": 5}),
     ]
     quick = {"folds": 2, "settings": {"epochs": 2, "trees": 4, "members": 2}}
@@ -305,6 +307,9 @@ def in_a_hurry(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in defaults.keys() & (function.__kwdefaults__ or {}).keys():
             monkeypatch.setitem(function.__kwdefaults__, name, defaults[name])
     monkeypatch.setattr("fedmend.preflight.curve._EPOCHS", 2)
+    for module in ("context", "labels_from_bottom"):
+        monkeypatch.setattr(f"fedmend.audit.{module}.BOOTSTRAP_DRAWS", 20)
+    monkeypatch.setattr("fedmend.audit.learner.WIDTHS", (1.0,))
     monkeypatch.setattr("fedmend.audit.known_weights.STARTS", 1)
     monkeypatch.setattr("fedmend.audit.known_weights.STEPS", 10)
     if page not in WHOLE:
@@ -322,8 +327,25 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("kept") / "runs"
 
 
+# Run every week: what they show, a page or a test that is run every time shows too.
+WEEKLY = {
+    "docs/split-training.md",
+    *(f"docs/how-to/{name}.md" for name in (
+        "annotators-disagree", "few-people-in-common", "look-first", "lower-what-leaks",
+        "missing-column-block", "same-columns-different-people", "scarce-labels",
+    )),
+}  # fmt: skip
+
+
 @pytest.mark.usefixtures("in_a_hurry")
-@pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] * (page in WEEKLY))
+        for page in PAGES
+        if runnable(page)
+    ],
+)
 @pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")
 def test_page(
     page: str, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any

@@ -177,6 +177,7 @@ def test_method_may_be_one_word(workshop) -> None:
     assert plan.choose == AutoSettings() and plan.methods == [] and plan.trainings == []
 
 
+@pytest.mark.slow
 def test_several_annotators_without_correction(world) -> None:
     record = world.run('[[method]]\nname = "auto"\nepochs = 2\nfolds = 2\nsecure = "masks"\n')
     assert record.choice["chosen"] in ("MJ", "EM", "InC")
@@ -250,6 +251,7 @@ def test_what_cannot_be_judged_is_no_reason_for_pseudo_labels(workshop, make_fra
     assert not any("set aside" in note for note in record.notes)  # there are test tables
 
 
+@pytest.mark.slow
 def test_corrected_labels_are_learnt_by_their_likelihood(world) -> None:
     auto = '[[method]]\nname = "auto"\ncandidates = ["local", "vfl"]\nepochs = 2\nfolds = 2\n'
     correct = '[correct]\nepochs = 4\nsecure = "masks"\n'

@@ -120,6 +120,7 @@ def test_kept_tables_come_back_as_they_were(make_fed, tmp_path):
     assert cell_confidence(other.engine.site("bank"), "train") is None
 
 
+@pytest.mark.daily("True")
 @pytest.mark.parametrize("pairs", [True, False])
 def test_whom_two_of_three_know_is_joined_not_guessed(torn, pairs):
     known = torn.bank.iloc[:120]
@@ -144,8 +145,8 @@ def test_the_published_method_from_a_file_on_a_table_with_missing_cells(workshop
     rng = np.random.default_rng(0)
     income = rng.normal(size=60)
     bank = pd.DataFrame({"customer": range(60), "income": income, "y": income > 0})
-    calls = pd.Series(income[:30] + 0.1 * rng.normal(size=30)).mask(np.arange(30) == 3)
-    telco = pd.DataFrame({"customer": range(30), "calls": calls})
+    calls = pd.Series(income[:16] + 0.1 * rng.normal(size=16)).mask(np.arange(16) == 3)
+    telco = pd.DataFrame({"customer": range(16), "calls": calls})
     for name, frame in (("bank", bank), ("telco", telco)):
         frame.to_csv(workshop.folder / f"{name}.csv", index=False)
     party = '[[party]]\nname = "{0}"\ndata = "{0}.csv"\nid = "customer"\n{1}\n[party.policy]\n{2}'

@@ -118,6 +118,7 @@ def labelled_by_three(folder, *, shared):
     return load_config(folder / "federation.toml")
 
 
+@pytest.mark.daily("40")
 @pytest.mark.parametrize("shared", [120, 40])
 @pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")
 def test_labellers_who_disagree(tmp_path, shared):
@@ -129,7 +130,7 @@ def test_labellers_who_disagree(tmp_path, shared):
     assert (settings["correct"] is not None) == (shared == 40)
     assert settings["recipe"] == ("correct-local-vfl" if shared == 40 else None)
     assert found.labellers_share == 120 or shared == 120
-    settings["methods"] = [{**each, "epochs": 1} for each in settings["methods"]]
+    settings["methods"] = [{**each, "epochs": 1} for each in settings["methods"][:2]]
     if settings["correct"]:
         settings["correct"] = {**settings["correct"], "epochs": 2, "initial_epochs": 1}
     path = write_mended(config, advice, tmp_path / "mended.toml")

@@ -91,7 +91,9 @@ def later_file(path):
 @pytest.mark.parametrize(
     ("tables", "method"),
     [
-        (torn, 'name = "fedcvt"\npreset = "paper"\nepochs = 2\n'),
+        pytest.param(
+            torn, 'name = "fedcvt"\npreset = "paper"\nepochs = 2\n', marks=pytest.mark.slow
+        ),
         (
             columns,
             'name = "vfl"\nepochs = 5\n[complete]\npreset = "paper"\n'
@@ -102,7 +104,9 @@ def later_file(path):
             'name = "risa"\npreset = "images"\nembedding = 16\ntop = [16]\nepochs = 2\n',
             marks=pytest.mark.slow,
         ),
-        (annotators, 'name = "inc"\npreset = "paper"\nepochs = 3\n'),
+        pytest.param(
+            annotators, 'name = "inc"\npreset = "paper"\nepochs = 3\n', marks=pytest.mark.slow
+        ),
         (torn, 'name = "risa"\npreset = "paper"\nepochs = 6\n'),
         (clients, 'name = "sage"\npreset = "paper"\nrounds = 2\n'),
     ],

@@ -238,6 +238,7 @@ def test_stages_need_not_be_kept(world) -> None:
 # ---------------------------------------------------------------- who labels, and where
 
 
+@pytest.mark.slow
 def test_annotators_by_themselves_and_labels_only_parties(world) -> None:
     """A registry that only labels: it takes part in the correction, and in nothing after it."""
     registry = world.workshop.bank[["customer", "default"]].rename(columns={"default": "said"})
@@ -261,6 +262,7 @@ def test_annotators_by_themselves_and_labels_only_parties(world) -> None:
     assert listener.made == [] and again.methods[0].scores == run.scores
 
 
+@pytest.mark.slow
 def test_labels_learnt_from_completed_rows(world) -> None:
     text = RUN.replace("[0, 1]", "[0]") + COMPLETE.replace("also_unmended = false\n", "")
     record = world.run(text + CORRECT + 'rows = "completed"\n' + VFL + EVALUATE)

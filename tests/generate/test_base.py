@@ -85,6 +85,7 @@ def test_impute_a_whole_block_of_columns(fitted, mixed, quiet_table):
     assert filled.frame["income"].dtype == np.float64
 
 
+@pytest.mark.slow
 def test_draws_trade_spread_for_error(small, quiet_table):
     # Two unrelated columns: the best guess is the mean, one draw is as spread as the column.
     rng = np.random.default_rng(0)

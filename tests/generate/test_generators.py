@@ -48,7 +48,7 @@ def test_sample_has_the_tables_schema_types_ranges_and_categories(fitted, mixed)
     assert np.allclose(cents, np.round(cents), atol=1e-6)
 
 
-@each
+@makes
 def test_the_same_seed_gives_the_same_rows(name, small, gappy):
     """Learnt from sixty rows with gaps, which are filled again."""
     one, again = (small(name).fit(gappy) for _ in range(2))
@@ -128,6 +128,7 @@ def test_columns_with_nothing_to_learn(name, small, mixed_frame, quiet_table, tm
     assert alone.sample(4, seed=0).frame.equals(table.frame[["constant", "only"]].iloc[:4])
 
 
+@pytest.mark.daily("ctgan", "vae", "tabddpm")
 @makes
 def test_hundreds_of_categories(name, small):
     rng = np.random.default_rng(0)
@@ -168,6 +169,7 @@ def test_training_stops_once_held_out_rows_are_met_no_better(name, small, mixed_
     assert history.scores[0][1] == history.scores[1][1]
 
 
+@pytest.mark.daily("ctgan", "vae", "tabddpm", "vgain")
 @makes
 def test_what_is_sampled_from_is_what_scored_best(name, small, mixed_frame, monkeypatch):
     kept: list[dict[str, torch.Tensor]] = []

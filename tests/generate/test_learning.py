@@ -30,8 +30,8 @@ ENOUGH: dict[str, dict[str, Any]] = {
     "vgain": {"hidden": 32, "latent": 4, "steps": 300, "lr": 4e-3, "refine": 1, "patience": 0},
 }
 CENTRES = {"a": -4.0, "b": 0.0, "c": 5.0}
-# Two here, the others every week: tests/generate/test_generators.py runs them all.
-LATER = {"ctabgan", "tablegan", "tabddpm", "gain", "vgain"}
+# One here, the others every week: tests/generate/test_generators.py runs them all.
+LATER = {"ctgan", "ctabgan", "tablegan", "tabddpm", "gain", "vgain"}
 each = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LATER)) for name in ENOUGH]
 )

@@ -119,6 +119,7 @@ def trained(method: str, device: str, rows: int) -> np.ndarray:
 METHODS = ["vfl", "absent", "risa"]
 
 
+@pytest.mark.daily("vfl")
 @pytest.mark.parametrize("method", METHODS)
 def test_models_do_not_mind_that_steps_are_replayed(monkeypatch, method):
     alone = trained(method, "cpu", 64)

@@ -59,6 +59,7 @@ def weights(fed: Federation, model: SplitEstimator) -> list[np.ndarray]:
     return found
 
 
+@pytest.mark.daily("VFL", "SFHTL", "FewShotVFL", "RISA")
 @pytest.mark.parametrize("method", list(MORE))
 def test_messages_change_no_bit(make_frame, make_fed, method):
     columns = TWO if method is FedCVT else {**TWO, "telco": ["c", "d"], "shop": ["e", "city"]}
@@ -117,6 +118,7 @@ def test_rows_are_predicted_from_messages(make_frame, make_fed, tmp_path, method
     )
 
 
+@pytest.mark.daily("RISA")
 @pytest.mark.parametrize("method", [VFL, RISA])
 def test_a_training_goes_on_in_messages_where_another_process_stopped(
     make_frame, make_fed, tmp_path, method

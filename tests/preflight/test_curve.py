@@ -45,7 +45,7 @@ def bank_and_telco(n=160, task="binary", extra=0, labelled=1.0, seed=0, rare=Non
 
 
 def test_together_is_better_than_alone_and_the_same_call_gives_the_same(monkeypatch):
-    monkeypatch.setattr(curve, "_EPOCHS", 12)
+    monkeypatch.setattr(curve, "_EPOCHS", 8)
     fed, told = bank_and_telco(extra=60), []
     before = len(fed.ledger.entries())
     found = learning_curve(fed, progress=lambda *what: told.append(what), **QUICK)
@@ -68,7 +68,7 @@ def test_too_few_rows_on_either_side_are_refused(held_out):
 
 
 def test_numbers_are_measured_by_their_error(monkeypatch):
-    monkeypatch.setattr(curve, "_EPOCHS", 12)
+    monkeypatch.setattr(curve, "_EPOCHS", 8)
     found = learning_curve(bank_and_telco(task="regression"), **QUICK)
     assert found.metric == "rmse"
     assert found.points[0].score > found.now.score
@@ -76,6 +76,7 @@ def test_numbers_are_measured_by_their_error(monkeypatch):
 
 
 @pytest.mark.usefixtures("toys", "few_epochs")
+@pytest.mark.daily("6-auc", "1-accuracy")
 @pytest.mark.parametrize(("rare", "metric"), [(30, "auc"), (6, "auc"), (1, "accuracy")])
 def test_a_class_may_be_absent_from_the_rows_set_aside(rare, metric):
     found = learning_curve(bank_and_telco(n=120, rare=rare), sizes=3, repeats=4, seconds=20.0)
@@ -139,6 +140,7 @@ def test_every_row_has_its_turn():
     assert len(kept) + len(rest) == 103
 
 
+@pytest.mark.daily("101")
 @pytest.mark.parametrize("rows", [80, 101, 202])
 def test_no_number_of_shared_rows_is_refused_by_the_default_policy(rows, few_epochs):
     """Rows left over by two cuts into quarters, and losses told beside, once were too telling."""

@@ -54,7 +54,7 @@ def test_draws_have_the_covariance_that_is_left_once_the_others_are_known(known)
     assert 0.5 < float(noise.square().mean()) < 1.6  # of numbers with variance 1
 
 
-@pytest.mark.parametrize(("rows", "seed"), [(30, 0), (7, 1), (7, 2)])
+@pytest.mark.parametrize(("rows", "seed"), [(12, 0), (7, 1), (7, 2)])
 def test_ridges_are_those_of_leaving_one_out(rows, seed):
     both = gaussian(rows, seed)
     x, y = (both[name] - both[name].mean(0) for name in ("a", "b"))

@@ -82,6 +82,7 @@ def test_an_epoch_of_few_rows_is_several_whole_passes():
 FIXED = {"epochs": 1, "patience": None}
 
 
+@pytest.mark.daily("model0-20", "model2-20", "model3-10")
 @pytest.mark.parametrize(
     ("model", "least"),
     [

@@ -77,6 +77,7 @@ def test_a_bottom_counts_by_the_rows_it_trains_on():
                 torch.testing.assert_close(value, expected)
 
 
+@pytest.mark.daily("2-3")
 @pytest.mark.parametrize(("every", "times"), [(2, 3), (9, 2)])
 def test_bottoms_are_shared_so_often(every, times):
     """Before the first of four steps, after so many, and at the end of the epoch."""

@@ -151,9 +151,10 @@ def test_sixteen_bits_on_the_wire_halve_the_bytes(make_fed):
 # ------------------------------------------------------------------ learning
 
 
+@pytest.mark.daily("regression")
 @pytest.mark.parametrize("task", ["multiclass", "regression"])
 def test_it_learns(make_fed, make_frame, task):
-    frame = make_frame(360, task=task)
+    frame = make_frame(300, task=task)
     fed = make_fed(frame, test=make_frame(300, seed=1, task=task))
     config = replace(QUICK, bottom=(16,), top=(16,), epochs=20, validation=0.15, patience=15,
                      settings=Settings(32, OptimizerSpec(lr=1e-2)))  # fmt: skip
@@ -212,6 +213,7 @@ def test_images_train_beside_tables():
         assert model.history[-1]["loss"] < 0.7 * model.history[0]["loss"]
 
 
+@pytest.mark.slow
 def test_bf16_and_local_steps_still_learn(make_fed):
     """More work per exchange, and no more exchanges."""
     exchanges = []

@@ -157,6 +157,7 @@ def test_rows_of_one_party_are_judged_there(crowd_of, plain):
         model.uncertainty_report(test)
 
 
+@pytest.mark.slow
 def test_the_expertise_found_is_the_expertise_there(crowd_of):
     crowd = crowd_of(rows=800, rates=(0.1, 0.3, 0.4))
     model = InC(**QUICK).fit(crowd.fed)
@@ -185,6 +186,7 @@ def test_of_two_helpers_the_one_that_has_not_seen_a_row_is_asked(crowd_of):
         assert np.abs(one.outputs() - two.outputs()).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_corrector_corrects_and_the_network_asked_for_is_trained(crowd_of):
     shape, how = {"bottom": (6,), "embedding": 5, "top": (7,)}, QUICK | {"epochs": 10}
     model = InC(**how, corrector=shape).fit(crowd_of().fed)
@@ -222,6 +224,7 @@ def test_a_choice_of_annotators(crowd_of):
 # ------------------------------------------------------------------ odd annotators
 
 
+@pytest.mark.slow
 def test_a_party_that_inverts_is_used(crowd_of):
     truth_votes = crowd_of(rates=(0.3, 0.3, 0.3), classes=("no", "yes"), rows=400)
     votes = truth_votes.votes.copy()
@@ -373,11 +376,12 @@ def test_keeping_and_moving(crowd_of, plain, tmp_path):
     np.testing.assert_array_equal(model.to(other.fed).predict(test), loaded.predict(test))
 
 
+@pytest.mark.daily("helped1-3")
 @pytest.mark.parametrize(
     ("helped", "killed_after"), [({}, 6), ({"crossfit": True, "corrector": {"top": (8,)}}, 3)]
 )
 def test_a_resumed_run_ends_the_same(crowd_of, tmp_path, helped, killed_after):
-    settings = QUICK | {"epochs": 8, "posterior": "product"} | helped
+    settings = QUICK | {"epochs": 7, "posterior": "product"} | helped
     undisturbed = InC(**settings).fit(crowd_of(rows=120).fed)
 
     class Killed(Exception):
@@ -396,7 +400,7 @@ def test_a_resumed_run_ends_the_same(crowd_of, tmp_path, helped, killed_after):
         resume=True,
         progress=lambda stage, number, total, facts: done.append(number),
     )
-    assert done == list(range(killed_after + 1, 9))
+    assert done == list(range(killed_after + 1, 8))
     np.testing.assert_array_equal(resumed.posterior_, undisturbed.posterior_)
     assert resumed.history_ == undisturbed.history_
     with pytest.raises(ResumeError, match="other settings"):

@@ -19,6 +19,7 @@ QUICK: dict[str, Any] = NET | {"epochs": 8, "patience": None, "secure": "masks"}
 CROWD: list[type[CrowdEstimator]] = [Random, MJ, EM]
 
 
+@pytest.mark.daily("EM")
 @pytest.mark.parametrize("method", CROWD)
 def test_the_estimator_interface(method, crowd_of, tmp_path):
     crowd = crowd_of()
@@ -33,6 +34,7 @@ def test_the_estimator_interface(method, crowd_of, tmp_path):
     assert loaded.get_params() == model.get_params()
 
 
+@pytest.mark.daily("EM")
 @pytest.mark.parametrize("method", CROWD)
 def test_a_resumed_run_ends_the_same(method, crowd_of, tmp_path):
     undisturbed = method(**QUICK).fit(crowd_of(rows=90).fed)

@@ -1,4 +1,4 @@
-"""`fedmend run` with several annotators: from the configuration file to the report."""
+"""`fedmend run` where parties without columns label: from the file to corrected labels."""
 
 import numpy as np
 import pandas as pd
@@ -6,57 +6,6 @@ import pytest
 
 from fedmend.cli import main
 from fedmend.report.record import RunRecord
-
-METHODS = """[[method]]
-name = "dawid-skene"
-epochs = 4
-secure = "masks"
-
-[evaluate]
-reference = "bank"
-
-[report]
-label_review = true
-"""
-INC = 'name = "inc"\nepochs = 8\nlr = 0.02\nsecure = "masks"\ncorrector = { top = [8] }'
-
-
-@pytest.fixture
-def labelled(workshop, toys):
-    """The bank is nearly always right; the telco's label column is wrong in a third of the rows."""
-    rng = np.random.default_rng(0)
-    truth = workshop.bank.set_index("customer")["default"]
-    wrong = rng.random(len(truth)) < 1 / 3
-    said = pd.Series(np.where(wrong, np.where(truth == "yes", "no", "yes"), truth), truth.index)
-    workshop.telco["y"] = said.reindex(workshop.telco["customer"]).to_numpy()
-    workshop.write(METHODS, method=INC)
-    text = workshop.config.read_text().replace('"telco.csv"', '"telco.csv"\nlabel = "y"')
-    workshop.config.write_text(text)
-    return workshop
-
-
-def test_from_the_file_to_the_report(labelled, capsys, monkeypatch):
-    monkeypatch.chdir(labelled.folder)
-    monkeypatch.setenv("COLUMNS", "160")
-    with pytest.raises(SystemExit) as ended:
-        main(["run"])
-    assert not ended.value.code
-    shown = capsys.readouterr().out
-    assert "InC" in shown
-    assert "EM" in shown
-    record = RunRecord.load(labelled.run)
-    found = {each.title: each.labelling for each in record.methods}
-    assert set(found) == {"InC", "EM"}
-    for labelling in found.values():
-        assert labelling is not None
-        assert set(labelling["expertise"]) == {"bank", "telco"}, "both methods estimate T"
-        wrong, votes = labelling["suspicious"], labelling["votes"]
-        assert wrong["bank"] / votes["bank"] < wrong["telco"] / votes["telco"]
-    page = (labelled.run / "report.html").read_text("utf-8")
-    assert "probably wrong" in page
-    assert page.count("How well each party labels") >= 2, "a heat map for each method"
-    reviews = sorted(each.parent.name for each in labelled.run.rglob("label_review.csv"))
-    assert reviews == ["bank", "bank", "telco", "telco"]
 
 
 @pytest.mark.slow

@@ -177,6 +177,7 @@ def test_parties_of_the_same_columns_tell_theirs(make_frame, secure):
     assert again.evaluate(other) == pytest.approx(model.evaluate(fed))
 
 
+@pytest.mark.slow
 def test_validation_is_by_told_labels_and_tests_are_estimated_from_them(make_fed, make_frame):
     fed = make_fed(make_frame(600), test=make_frame(3000, seed=1))
     model = fm.VFL(epochs=20, lr=0.01, label_dp=1.0).fit(fed)
@@ -224,6 +225,7 @@ def test_a_party_may_let_a_test_table_be_scored_by_its_labels(make_fed, make_fra
     assert site.labels.spent("y") == 1.0
 
 
+@pytest.mark.daily("VFL")
 @pytest.mark.parametrize("name", ["VFL", "RISA"])
 def test_a_resumed_training_goes_on_with_the_same_told_labels(make_fed, tmp_path, name):
     more = {"members": 2} if name == "RISA" else {}

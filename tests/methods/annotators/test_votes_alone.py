@@ -93,6 +93,7 @@ def crowd_kit(votes: np.ndarray, classes: int, steps: int) -> np.ndarray:
     return probas
 
 
+@pytest.mark.daily("wrong0-0.6-0.8")
 @pytest.mark.parametrize(
     ("wrong", "least", "most"),
     [((0.32, 0.38, 0.54, 0.47), 0.6, 0.8), ((0.59, 0.46, 0.6, 0.33), 0.2, 0.45)],
@@ -184,6 +185,7 @@ def test_other_methods_need_a_column(method):
         method().fit(voters(votes))
 
 
+@pytest.mark.slow
 def test_many_annotators_and_no_vote_leaves():
     truth, votes = drawn(200, list(np.linspace(0.5, 0.9, 24)), given=0.35)
     fed = voters(votes)

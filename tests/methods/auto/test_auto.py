@@ -97,14 +97,14 @@ def test_in_folds_nothing_trains_longer_than_a_weight_needs(monkeypatch) -> None
 
 def test_the_folds_say_how_many_trees_are_kept(tmp_path) -> None:
     """Of the fold's rows 1 - validation are trained on; of all rows as many more trees."""
-    how = {"candidates": ("local-trees",), "folds": 3}
+    how = {"candidates": ("local-trees",), "folds": 3, "settings": {"trees": 40}}
     model = fm.Auto(**how).fit(federation(people()), checkpoint=tmp_path)
     lengths = json.loads((tmp_path / "folds.json").read_text())["tried"]["local-trees"][2]
     (kept,) = model.network_.members.values()
     assert len(lengths) == 3
     assert kept.trees == round(float(np.median(lengths)) / (2 / 3 * 0.85))
     assert kept.network_.best_epoch == kept.trees and kept.validation == 0
-    asked = fm.Auto(**how, settings={"refit": False}).fit(federation(people()))
+    asked = fm.Auto(**how | {"settings": {"trees": 40, "refit": False}}).fit(federation(people()))
     (own,) = asked.network_.members.values()
     assert own.validation == 0.15, "who does not want it trained on all rows is heard"
 
@@ -169,6 +169,7 @@ def test_completed_rows_that_say_nothing_are_left_out(whole_training) -> None:
     assert said.startswith("Completing rows does not pay here")
 
 
+@pytest.mark.daily("number-auto-rmse")
 @pytest.mark.parametrize(
     ("label", "task", "metric"),
     [("number", "auto", "rmse"), ("count", "count", "rmse"), ("three", "auto", "auc")],
@@ -210,6 +211,7 @@ def test_an_interrupted_choice_goes_on(tmp_path, monkeypatch) -> None:
     assert again.choice_["kinds"] == whole.choice_["kinds"]
 
 
+@pytest.mark.slow
 def test_a_choice_of_other_settings_is_not_resumed(tmp_path) -> None:
     how = BRIEF | {"candidates": ("local",)}
     fm.Auto(**how).fit(federation(people()), checkpoint=tmp_path)
@@ -228,7 +230,7 @@ def test_a_choice_of_other_settings_is_not_resumed(tmp_path) -> None:
 def test_several_seeds_ask_about_the_same_folds() -> None:
     """With folds of its own each would ask about other rows, and all together about few."""
     fed = federation(people())
-    how = BRIEF | {"candidates": ("vfl",), "folds": 4}
+    how = BRIEF | {"candidates": ("vfl",), "folds": 3}
     for seed in (0, 1):
         model = fm.Auto(**how, seed=seed).fit(fed)
         assert not [each["skipped"] for each in model.choice_["candidates"] if each["skipped"]]
@@ -243,6 +245,7 @@ def test_scores_rest_on_enough_labelled_rows() -> None:
     assert list(model.choice_["kinds"]) == ["alone"], "8 labels among the rows known to all"
 
 
+@pytest.mark.slow
 def test_scarce_labels_make_fewer_folds() -> None:
     """Folds of the rows known to all go by no label: with five of them some would have few."""
     frame = people()

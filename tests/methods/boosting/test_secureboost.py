@@ -142,6 +142,7 @@ def torn(frame: pd.DataFrame) -> fm.Federation:
 # ---------------------------------------------------------------------------------- lossless
 
 
+@pytest.mark.daily("class", "count")
 @pytest.mark.parametrize("label", ["class", "three", "number", "count"])
 def test_trees_are_those_of_the_clear(label: str) -> None:
     """Numbers, a nominal column and missing cells at the partner, for every kind of label."""
@@ -154,6 +155,7 @@ def test_trees_are_those_of_the_clear(label: str) -> None:
     assert np.ptp(clear) > 0.5
 
 
+@pytest.mark.daily("three", "number")
 @pytest.mark.parametrize("label", ["class", "three", "number", "count"])
 def test_whom_a_partner_does_not_know_has_missing_cells_there(label: str) -> None:
     joined = people(label)
@@ -189,8 +191,8 @@ def test_leaves_that_a_policy_wants_larger_are_those_of_the_clear(frame: pd.Data
 @pytest.mark.parametrize(
     ("mode", "how"),
     [
-        ("dealer", {"trees": 30, "depth": 3, "bins": 12, "patience": 30}),
-        ("bfv", {"trees": 5, "depth": 3, "bins": 4, "validation": 0.0}),
+        ("dealer", {"trees": 12, "depth": 3, "bins": 6, "patience": 12}),
+        ("bfv", {"trees": 3, "depth": 3, "bins": 4, "validation": 0.0}),
     ],
 )
 def test_sums_that_follow_from_known_sides_are_not_asked_for(
@@ -247,6 +249,7 @@ def test_three_parties_have_the_trees_of_two(frame: pd.DataFrame, fitted: fm.Sec
     np.testing.assert_allclose(mine, two, rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_with_enough_trees_it_is_as_good_as_scikit_learns(frame: pd.DataFrame) -> None:
     fed = federation(frame, policy=fm.Policy())
     model = fm.SecureBoost(trees=80, depth=3, patience=5).fit(fed)
@@ -290,6 +293,7 @@ def test_numbers_counts_and_several_classes(
     assert set(predicted) <= set(frame["y"]) if label == "three" else (predicted > 0).all()
 
 
+@pytest.mark.daily("dealer-three", "dealer-count", "bfv-class", "plain-number")
 @pytest.mark.parametrize("label", ["class", "three", "number", "count"])
 @pytest.mark.parametrize("mode", ["dealer", "bfv", "plain"])
 def test_weighted_trees_are_those_of_the_clear(label: str, mode: str) -> None:
@@ -370,6 +374,7 @@ def test_a_weight_column_is_another_column(fed: fm.Federation, column: str, mess
         fm.SecureBoost(**SMALL, weight_column=column).fit(fed)
 
 
+@pytest.mark.daily("False")
 @pytest.mark.parametrize("auto", [False, True])
 def test_new_rows_need_no_weights(frame: pd.DataFrame, tmp_path: Path, auto: bool) -> None:
     columns = {"telco": ["d", "e"], "bank": ["a", "b", "w"]}

@@ -228,6 +228,7 @@ def test_numbers_are_judged_by_as_many_folds_as_asked_for():
     assert (16 * outcome.errors["flag"]["linear"]).is_integer()
 
 
+@pytest.mark.daily("probability", "published")
 @pytest.mark.parametrize("rule", ["probability", "spread", "published"])
 def test_every_rule_loses_no_row_and_takes_none_twice(rule):
     fed = torn()
@@ -253,6 +254,7 @@ def mended():
     return fed, FedPSGPUM(**QUICK).fit(fed)
 
 
+@pytest.mark.slow
 def test_in_the_first_round_every_rule_says_the_class_of_the_stack():
     """A rule decides how sure a row is, not what it is; also where the models disagree."""
     frame = people()
@@ -482,14 +484,19 @@ def test_a_generator_of_both_parties(condition):
 
 
 def test_paper_preset_is_the_published_method():
-    """End to end, its Paillier protocol with a small key included; other modes select the same."""
-    model = FedPSGPUM.paper(key_bits=1024, generator_params={"epochs": 1})
+    model = FedPSGPUM.paper()
     assert (model.strength, model.tau, model.rounds, model.k) == ("mean", "cv", 5, 0.25)
     assert (model.generator, model.condition, model.model) == ("ctgan", False, "linear")
     # what the figures of the docs rest on: no rows are held out to stop trees by unless asked for
     for given, told in (({}, {}), ({"validation": 0.2, "trees": 9},) * 2):
         params = FedPSGPUM(tree=given)._training("run", None)["params"]
         assert params["tree"] == {"validation": 0.0} | told
+
+
+@pytest.mark.slow
+def test_the_published_method_end_to_end():
+    """Its Paillier protocol with a small key included; other modes select the same columns."""
+    model = FedPSGPUM.paper(key_bits=1024, generator_params={"epochs": 1})
     told: list[tuple[str, int, int]] = []
     everything = {name: Policy(allow=frozenset(KINDS_OF_VALUES)) for name in SIDES}
     small = {"bank": ["a", "y"], "telco": ["amount", "flag"]}  # each pair costs Python's big powers
@@ -516,6 +523,7 @@ def test_the_published_protocol_says_what_it_costs_before_it_starts(monkeypatch)
         rank_correlation(fed, "bank", "telco", protocol="published", key_bits=1024)
 
 
+@pytest.mark.slow
 def test_both_directions():
     fed = torn(extra={"bank": 60, "telco": 50})
     model = FedPSGPUM(**QUICK, direction="both").fit(fed)
@@ -654,7 +662,7 @@ def test_a_column_that_only_stood_for_one_left_out_does_not_mislead():
     for without in (False, True):
         named = ["a", "b", "phone", "y"] if without else ["a", "b", "month", "phone", "y"]
         fed = torn(frame, {"bank": named, "telco": of_b}, aligned=200)
-        families = {"model": ["linear", "tree"], "tree": {"trees": 5}}
+        families = {"model": ["linear", "tree"], "tree": {"trees": 3}}
         model = FedPSGPUM(**{**QUICK, "tau": 0.0, **families}).fit(fed)
         made, real = completed(fed, model), truth(fed, model, frame)
         errors[without] = pd.Series(

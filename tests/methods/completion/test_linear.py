@@ -139,6 +139,7 @@ def test_rows_that_join_later_and_gaps_in_a_target_train_as_well():
 # ---------------------------------------------------------------------------------- logistic
 
 
+@pytest.mark.daily("dealer")
 @pytest.mark.parametrize("mode", ["dealer", "bfv"])
 def test_logistic_regression_is_scikit_learns(mode):
     a, b = joined()

@@ -61,6 +61,7 @@ def start():
     return initial_weights(SPEC, 0)
 
 
+@pytest.mark.daily("method0", "method1", "method3")
 @pytest.mark.parametrize(
     "method", [MatchMethod(), LoKeMethod(), DureMethod(), DureMethod(sage=True)]
 )

@@ -144,6 +144,7 @@ def test_which_rows_the_model_is_sure_of_leave_as_predictions():
     RISA(**QUICK | {"epochs": 1}).fit(wary)
 
 
+@pytest.mark.slow
 def test_a_tiny_overlap_never_hurts_much_and_no_mean_is_a_single_row():
     tiny = torn(overlap=0.02, strict=False)
     assert tiny.alignment.aligned < 15
@@ -357,6 +358,7 @@ def whole():
         return RISA(**BROKEN_OFF).fit(torn(rows=200, strict=False))
 
 
+@pytest.mark.daily("stop0")
 @pytest.mark.parametrize("stop", [("self-train", 2), ("train", 3)])
 def test_a_run_that_broke_off_goes_on_as_if_nothing_had_happened(tmp_path, whole, stop, toys):
     def progress(stage: str, done: int, total: int, facts: dict[str, float]) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
@@ -44,6 +45,7 @@ def judged(fed: Federation) -> np.ndarray:
     return RISA(**HOW).fit(fed).predict_proba(fed, rows="aligned")
 
 
+@pytest.mark.slow
 def test_full_confidence_changes_nothing_but_rounding():
     np.testing.assert_allclose(judged(mended(None)), judged(mended(1.0)), atol=1e-4)
 

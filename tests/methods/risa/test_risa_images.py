@@ -143,6 +143,7 @@ def test_of_three_sides_those_alike_share():
         assert np.isfinite(model.predict_proba(fed, rows=rows)).all()
 
 
+@pytest.mark.slow
 def test_a_resumed_training_is_the_same(tmp_path):
     steps = QUICK | {"epochs": 3, "self_training": True, "threshold": 0.3, "share_every": 2}
     undisturbed = halves(60, 20, 20)
@@ -192,6 +193,7 @@ def test_of_few_rows_an_ensemble_learns_in_fewer_and_longer_steps(model, rows, e
     assert config.settings.optimizer.lr == pytest.approx(lr)
 
 
+@pytest.mark.slow
 def test_the_settings_for_tables_take_images_too():
     """Images have no columns that add up; the parties' own heads are heard instead."""
     fed = halves(60, 30, 40)

@@ -219,6 +219,7 @@ def test_a_model_moves_to_another_federation(make_fed):
     np.testing.assert_array_equal(model.to(other).predict(other), model.predict(fed))
 
 
+@pytest.mark.daily("VFL", "LocalVFL")
 @pytest.mark.parametrize("method", [VFL, LocalVFL, RISA])
 def test_of_rows_that_nobody_has_a_column_of_nothing_is_said(make_fed, method):
     columns = {"bank": ["y"], "telco": ["c", "d"], "shop": ["a", "city"]}

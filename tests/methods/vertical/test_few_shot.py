@@ -57,11 +57,11 @@ def test_unlabelled_rows_help_and_join():
     made, labelled, y, unlabelled, features = learner()
     made.start(labelled, y[labelled], unlabelled)
     made.advance(100)
-    used = made.advance(1000)
+    used = made.advance(400)
     with_others = accuracy(made, features, y)
     alone, labelled, y, _, features = learner()
     alone.start(labelled, y[labelled], np.zeros(0, np.int64))
-    alone.advance(1000)
+    alone.advance(400)
     assert used > 0.5
     assert with_others >= accuracy(alone, features, y) - 0.02
     assert with_others > 0.85

@@ -119,6 +119,7 @@ def test_absent_embeddings_are_estimated_and_present_ones_kept():
     torch.testing.assert_close(second[1], top.maps["0-1"](dense[0])[1])
 
 
+@pytest.mark.slow
 def test_maps_learn_a_linear_relation():
     top = seeded(TransferTop(spec(**OPTIONS | {"warmup": 99})))
     generator = torch.Generator().manual_seed(3)

@@ -164,12 +164,12 @@ def test_only_losses_leave_while_parties_pre_train(make_fed, make_frame):
 def test_pre_trained_weights_are_where_training_starts(make_fed, make_frame):
     """With a learning rate of nearly nothing, what is left is the pre-training."""
     outputs = []
-    for epochs in (0, 0, 5):
+    for epochs in (0, 0, 2):
         fed = make_fed(make_frame(), aligned=60)
         model = SSLVFL(epochs=1, pretrain_epochs=epochs, pretrain_batch=32, lr=1e-9).fit(fed)
         outputs.append(model.predict_proba(fed))
     np.testing.assert_array_equal(outputs[0], outputs[1])
     np.testing.assert_allclose(outputs[0], outputs[2], atol=1e-5)
     fed = make_fed(make_frame(), aligned=60)
-    trained = SSLVFL(epochs=1, pretrain_epochs=5, pretrain_batch=32, lr=1e-2).fit(fed)
+    trained = SSLVFL(epochs=1, pretrain_epochs=2, pretrain_batch=32, lr=1e-2).fit(fed)
     assert np.abs(trained.predict_proba(fed) - outputs[0]).max() > 1e-3

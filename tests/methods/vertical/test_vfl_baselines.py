@@ -160,6 +160,7 @@ def test_save_and_load(method, fitted, tmp_path):
         )
 
 
+@pytest.mark.daily("SSLVFL")
 @pytest.mark.parametrize("method", [SSLVFL, FewShotVFL])
 def test_the_same_seed_gives_the_same_model_and_progress_is_told(method):
     first, second = torn(), torn()
@@ -214,6 +215,7 @@ def test_a_partner_may_refuse_embeddings(method):
     assert "embedding" not in {e.kind for e in fed.ledger if e.sender == "telco" and not e.note}
 
 
+@pytest.mark.daily("SSLVFL")
 @pytest.mark.parametrize("method", [SSLVFL, FedCVT])
 def test_a_stopped_training_goes_on(method, tmp_path):
     class Killed(Exception):
@@ -249,7 +251,7 @@ def test_a_stranger_never_comes_from_the_aligned_rows():
 
 def test_few_shot_sends_embeddings_up_a_few_times():
     fed = torn()
-    make(FewShotVFL, rounds=2).fit(fed)
+    make(FewShotVFL, rounds=2, local_updates=20).fit(fed)
     up = [e for e in fed.ledger if e.kind == "embedding" and e.sender == "telco"]
     down = [e for e in fed.ledger if e.kind == "gradient" and e.receiver == "telco"]
     # once a round and at the end; and held-out rows, known to all or not, to calibrate by
