@@ -59,6 +59,7 @@ def test_scores_are_those_of_scikit_learn(table: Table) -> None:
     assert found["accuracy"] == pytest.approx((truth[words] == guess[words]).mean().mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFERENCES[1:])
 def test_references_beat_the_mean(table: Table, name: str) -> None:
     case = tear_table(table, 0.4, rows=300, test=100, seed=1)

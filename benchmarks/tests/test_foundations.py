@@ -22,6 +22,7 @@ def measured_correlation():
     return run_bench("correlation", options={"rows": 200, "columns": 4, "repeats": 1, "cells": 1})
 
 
+@pytest.mark.slow
 def test_every_mode_is_exact_and_equal_to_scipy(measured_correlation):
     measured = [row for row in measured_correlation.rows if row["what"] != "published"]
     assert {row["what"] for row in measured} == {"numpy", "plain", "dealer", "bfv"}
@@ -31,6 +32,7 @@ def test_every_mode_is_exact_and_equal_to_scipy(measured_correlation):
     assert all(row["MB sent"] > 0 for row in measured if row["what"] != "numpy")
 
 
+@pytest.mark.slow
 def test_what_is_extrapolated_says_so(measured_correlation):
     published = [row for row in measured_correlation.rows if row["what"] == "published"]
     assert published
@@ -38,6 +40,7 @@ def test_what_is_extrapolated_says_so(measured_correlation):
     assert all(row["CPU s, products"] > 0 for row in published)
 
 
+@pytest.mark.slow
 def test_the_bars(measured_correlation):
     assert available()["correlation"] == correlation.HELP
     names = [bar.name for bar in measured_correlation.bars]
@@ -137,7 +140,8 @@ def test_a_line_for_each_setting_with_its_price() -> None:
     assert "leaks" in available()
 
 
-@pytest.mark.parametrize("part", [pytest.param("width", marks=pytest.mark.slow), "labels"])
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["width", "labels"])
 def test_a_line_for_each_width_and_for_each_way_to_know_labels(part: str) -> None:
     found = leaks.run(quick=True, part=part, settings=["VFL"], rows=240, epochs=2, seeds=1)
     assert {line["method"] for line in found.rows} == {"VFL"}
@@ -165,6 +169,7 @@ def test_labellers_and_rounds() -> None:
 # ---------------------------------------------------------------- sealed
 
 
+@pytest.mark.slow
 def test_encryption_is_measured_beside_the_open(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = ((split.Size(120, 6, 32, sealed.LIMIT), (2,)),)
     monkeypatch.setattr(sealed, "QUICK", tiny)

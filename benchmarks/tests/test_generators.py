@@ -216,6 +216,7 @@ def test_bars() -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_peer_is_another_process(tmp_path: Path) -> None:
     assert set(generator_peers.found(sys.executable)) <= set(generator_peers.PEERS)
     assert generator_peers.found("/does/not/exist") == []

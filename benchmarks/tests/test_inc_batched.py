@@ -81,7 +81,7 @@ def alone(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("weight_decay", [0.0, 1e-2])
+@pytest.mark.parametrize("weight_decay", [pytest.param(0.0, marks=pytest.mark.slow), 1e-2])
 def test_each_run_is_the_run_alone(shape: NetworkShape, weight_decay: float) -> None:
     torch.manual_seed(0)
     worlds, groups, rows, size = 2, 3, 23, 5  # four batches of five and one of three

@@ -13,6 +13,7 @@ def without_spu(monkeypatch):
     monkeypatch.delenv("FEDMEND_SPU_PYTHON", raising=False)
 
 
+@pytest.mark.slow
 def test_the_benchmark_measures_every_mode_and_finds_the_right_ids(tmp_path):
     result = run_bench("psi", options={"ids": 300})
     modes = [(row["mode"], row["parties"]) for row in result.rows]

@@ -306,6 +306,7 @@ def test_wrong_options_are_told() -> None:
             run(**wrong)
 
 
+@pytest.mark.slow
 def test_a_quick_run_through_the_registry(tmp_path: Path) -> None:
     options = {"methods": "Local,LocalVFL", "epochs": 1, "folder": str(tmp_path)}
     result = run_bench("risa", quick=True, options=options)

@@ -131,6 +131,7 @@ def test_grey_images_are_dealt_out_and_trained_on(
     assert 0 <= simulator.accuracy(world.on(simulator).test, world.labels) <= 1
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"methods": ["FedAvg"]}
     whole = run(quick=True, rounds=2, folder=str(tmp_path / "whole"), **options)

@@ -136,23 +136,6 @@ def test_the_simulator_gives_a_federations_numbers(
     assert torch.equal(simulator.weights, model.clients_.weights)
 
 
-def test_warming_up_is_training_on_labelled_rows(clinics: Federation) -> None:
-    fitted = FedAvg(**QUICK).fit(clinics)
-    pools, net = pools_of(clinics, fitted), fitted.clients_.net
-    warm, plain = (
-        simulator_of(model, pools, net, device="cpu")
-        for model in (SAGE(warmup=2, **QUICK), FedAvg(**QUICK))
-    )
-    for _ in range(2):
-        report = warm.run_round()
-        plain.run_round()
-        assert report.utilisation == 0
-    assert torch.equal(warm.weights, plain.weights)
-    warm.run_round()
-    plain.run_round()
-    assert not torch.equal(warm.weights, plain.weights)
-
-
 # ---------------------------------------------------------------------------------- digits
 
 

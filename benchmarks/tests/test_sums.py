@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import pytest
+
 from fedmend_bench.foundations import sums
 
 
+@pytest.mark.slow
 def test_the_benchmark_measures_every_mode_beside_the_alternatives(monkeypatch):
     monkeypatch.setattr(sums, "PAILLIER_VALUES", 1)
     result = sums.run(rows=300, classes=4, parties=3, rounds=2)

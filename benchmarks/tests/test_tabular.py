@@ -193,6 +193,7 @@ def test_trees_on_a_machine_without_cryptography_are_the_same(tmp_path: Path) ->
     assert there["found"]["both"] == here["both"] and there["found"]["one"] == here["one"]
 
 
+@pytest.mark.slow
 def test_speed_is_measured_beside_scikit_learn() -> None:
     result = run_bench("tabular", quick=True, options={"part": "speed"})
     (row,) = result.rows
