@@ -42,6 +42,7 @@ def test_a_bundled_data_set() -> None:
     assert "datasets=digits" in result.command
 
 
+@pytest.mark.slow
 def test_runs_that_were_kept_are_not_trained_again(tmp_path: Path) -> None:
     options: dict[str, Any] = {"methods": "MJ,InC product", "settings": "low-small", "rows": 300}
     options |= {"epochs": 2, "folder": str(tmp_path)}

@@ -216,7 +216,8 @@ def test_gaps_between_layers_change_nothing(monkeypatch, name, optimizer) -> Non
     assert torch.equal(plain.weights, gapped.weights)
 
 
-@pytest.mark.parametrize("name", ["pseudo", weekly("feddure")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pseudo", "feddure"])
 def test_a_step_that_cannot_be_captured_is_run_plainly(monkeypatch, name) -> None:
     """What was tried for the capture leaves no trace."""
     plain, _ = simulate(LocalMethod.of({"name": name}))

@@ -95,6 +95,7 @@ def test_seed_by_seed_and_the_longest_first() -> None:
     assert [cell.overlap for cell in cells if cell.method == "Local"] == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_cell_has_both_kinds_of_rows() -> None:
     found = measure(Cell("breast-cancer", "Local", 30, 0, 200, 100))
     assert set(found["one"]) == {"auc", "accuracy", "log_loss"}

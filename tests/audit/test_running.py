@@ -125,13 +125,8 @@ def test_a_coordinator_that_cannot_read_has_nothing_to_attack(make_fed, make_fra
     assert {line[3] for line in turned} == {"sealed"}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "RISA",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("FewShotVFL", "LocalVFL", "SFHTL")),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["RISA", "FewShotVFL", "LocalVFL", "SFHTL"])
 def test_other_ways_to_train_are_read_too(make_fed, make_frame, name):
     quick = {"epochs": 2} | ({"local_updates": 50} if name == "FewShotVFL" else {})
     columns = {"bank": ["a", "b", "y"], "telco": ["c", "d"]}

@@ -329,7 +329,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # Run every week: what they show, a page or a test that is run every time shows too.
 WEEKLY = {
-    "docs/split-training.md",
+    "docs/generators.md", "docs/index.md", "docs/split-training.md",
     *(f"docs/how-to/{name}.md" for name in (
         "annotators-disagree", "few-people-in-common", "look-first", "lower-what-leaks",
         "missing-column-block", "same-columns-different-people", "scarce-labels",

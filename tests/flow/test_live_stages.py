@@ -3,6 +3,8 @@ corrected."""
 
 from __future__ import annotations
 
+import pytest
+
 from fedmend.flow import Listener
 from fedmend.flow.live import LiveState, read_live
 from fedmend.serve.watching import live_page
@@ -31,6 +33,7 @@ class Looker(Listener):
         self.states[what] = read_live(self.part)
 
 
+@pytest.mark.slow
 def test_every_stage_shows_as_soon_as_it_is_there(world):
     looker = Looker(world.part)
     world.run(COMPLETE + CORRECT + VFL + EVALUATE, listener=looker)

@@ -118,7 +118,7 @@ def labelled_by_three(folder, *, shared):
     return load_config(folder / "federation.toml")
 
 
-@pytest.mark.daily("40")
+@pytest.mark.daily("120")
 @pytest.mark.parametrize("shared", [120, 40])
 @pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")
 def test_labellers_who_disagree(tmp_path, shared):

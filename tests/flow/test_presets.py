@@ -108,7 +108,9 @@ def later_file(path):
             annotators, 'name = "inc"\npreset = "paper"\nepochs = 3\n', marks=pytest.mark.slow
         ),
         (torn, 'name = "risa"\npreset = "paper"\nepochs = 6\n'),
-        (clients, 'name = "sage"\npreset = "paper"\nrounds = 2\n'),
+        pytest.param(
+            clients, 'name = "sage"\npreset = "paper"\nrounds = 2\n', marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_published_method_made_shorter_predicts_new_rows(tmp_path, tables, method):

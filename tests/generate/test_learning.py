@@ -100,6 +100,7 @@ def test_gaps_take_what_goes_with_the_row_and_one_draw_keeps_the_spread(name):
 # --- CTGAN ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_category_is_asked_for_by_the_conditional_vector():
     fitted = learnt("ctgan")
     encoder = fitted.encoder_

@@ -124,7 +124,7 @@ def fitted(fed):
 LATER = [pytest.param(each, marks=pytest.mark.slow) for each in (fm.LocalVFL, fm.AbsentPartner)]
 
 
-@pytest.mark.daily("VFL")
+@pytest.mark.daily("RISA")
 @pytest.mark.parametrize("method", [fm.VFL, fm.RISA, *LATER])
 def test_one_minus_confidence_is_the_error_rate_for_every_kind_of_row(method, fed, fitted):
     model = fitted(method)

@@ -30,7 +30,8 @@ def test_a_loss_is_less_only_by_more_than_its_standard_error():
         assert crowds.clearly_less(plain - spared - gain, than=plain) == clear
 
 
-@pytest.mark.parametrize("method", [EM, pytest.param(MJ, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [EM, MJ])
 def test_a_network_stops_before_it_learns_the_errors_by_heart(method, crowd_of):
     crowd = crowd_of(rates=(0.25, 0.3, 0.35), seed=1)
     test = crowd.fed.on("test")

@@ -93,7 +93,7 @@ def crowd_kit(votes: np.ndarray, classes: int, steps: int) -> np.ndarray:
     return probas
 
 
-@pytest.mark.daily("wrong0-0.6-0.8")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "least", "most"),
     [((0.32, 0.38, 0.54, 0.47), 0.6, 0.8), ((0.59, 0.46, 0.6, 0.33), 0.2, 0.45)],

@@ -227,6 +227,7 @@ def test_a_choice_of_other_settings_is_not_resumed(tmp_path) -> None:
         fm.Auto(**how).fit(federation(people()), checkpoint=tmp_path, resume=True)
 
 
+@pytest.mark.slow
 def test_several_seeds_ask_about_the_same_folds() -> None:
     """With folds of its own each would ask about other rows, and all together about few."""
     fed = federation(people())

@@ -651,6 +651,7 @@ def of_a_later_time() -> pd.DataFrame:
     return frame
 
 
+@pytest.mark.slow
 def test_a_column_that_only_stood_for_one_left_out_does_not_mislead():
     """Phones told the months apart among the aligned rows, and so the rates; later they do not."""
     frame = of_a_later_time()

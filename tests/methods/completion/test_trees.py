@@ -146,6 +146,7 @@ OPTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.daily("bfv", "plain")
 @pytest.mark.parametrize("mode", ["dealer", "bfv", "plain"])
 def test_trees_are_those_grown_in_the_clear(mode):
     a, b = joined()
