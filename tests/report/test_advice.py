@@ -13,6 +13,7 @@ from fedmend.methods.registry import (
     COMPLETIONS,
     FOLDS,
     METHODS,
+    cost_of_alignment,
     estimate,
     method_class,
     record_of,
@@ -197,6 +198,27 @@ def test_bytes_of_risa_on_small_tables_are_those_measured(rows, megabytes):
     """Means of Credit and Adult, 30 % of the rows known to both."""
     facts = Facts({"a": rows, "b": rows}, {"a": 7, "b": 7}, ("a",), round(0.3 * rows))
     assert estimate("risa", facts).bytes == pytest.approx(1e6 * megabytes, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("parties", "rows", "same_order", "seconds", "megabytes"),
+    [
+        *((2, 6000, False, 2.1, 1.16), (3, 6000, False, 3.7, 2.44), (10, 6000, False, 14.7, 11.0)),
+        *((50, 600, False, 10.6, 7.28), (200, 60, False, 23.8, 19.5)),  # keys of all pairs
+        *((2, 600, True, 0.03, 0.003), (50, 6000, True, 0.57, 0.09), (200, 60, True, 0.65, 0.37)),
+    ],
+)
+def test_an_alignment_is_foretold_as_measured(parties, rows, same_order, seconds, megabytes):
+    names = [f"p{at}" for at in range(parties)]
+    facts = Facts(
+        dict.fromkeys(names, rows),
+        dict.fromkeys(names, 5),
+        (names[0],),
+        rows,
+        same_order=same_order,
+    )
+    found = cost_of_alignment(facts)
+    assert 0.5 < found.seconds / seconds < 2 and 0.5 < found.bytes / 1e6 / megabytes < 2
 
 
 def test_auto_is_estimated_as_it_works():

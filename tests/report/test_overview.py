@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 from fedmend.data.table import Table
 from fedmend.errors import FedmendWarning
 from fedmend.federation import Federation, Party, Policy
+from fedmend.methods.costs import Facts
+from fedmend.methods.registry import cost_of_alignment
 from fedmend.report import plots
 from fedmend.report.overview import Overview, PartyOverview, overview, what_is_torn
 from fedmend.secure.align import align
@@ -202,6 +205,21 @@ def test_annotators_are_compared_on_all_rows_they_share():
     assert "How far the annotators agree:" in text and "What would mend it:" in text
     assert "InC corrects the labels" in text
     assert Overview.from_dict(found.to_dict()) == found
+
+
+def test_tables_in_the_same_order_have_no_rows_to_be_found():
+    votes = {"y": ["yes", "no"] * 20}
+    tables = {f"a{at}": Table(list(range(40)), votes, label="y") for at in range(6)}
+    told = {}
+    for mode in ("same-order", "ecdh"):
+        fed = Federation(*(Party(*each) for each in tables.items()))
+        align(fed, mode=mode)
+        told[mode] = overview(fed)
+    assert [each.same_order for each in told.values()] == [True, False]
+    facts = Facts(dict.fromkeys(tables, 40), dict.fromkeys(tables, 0), tuple(tables), 40)
+    search, look = (cost_of_alignment(replace(facts, same_order=each)) for each in (False, True))
+    seconds = {mode: (each.advice or {})["seconds"] for mode, each in told.items()}
+    assert seconds["ecdh"] - seconds["same-order"] == pytest.approx(search.seconds - look.seconds)
 
 
 def test_an_annotator_may_keep_its_agreement_to_itself():

@@ -174,11 +174,13 @@ class AlignmentCounts:
     """What the coordinator knows of an alignment: how many rows, never which.
 
     completed: how many of the aligned rows, the last ones, have sides that a method made up.
+    same_order: the tables had the same rows in the same order, so that nothing had to be found.
     """
 
     aligned: int
     unaligned: Mapping[str, int]
     completed: int = field(default=0, compare=False)
+    same_order: bool = field(default=False, compare=False)
 
 
 class RosterWorker(Worker):

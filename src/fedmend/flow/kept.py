@@ -62,21 +62,27 @@ def keep_alignment(fed: Federation, path: Path) -> None:
     (path / f"{fed.scope}.kept").touch()
 
 
-def restore_alignment(fed: Federation, path: Path) -> bool:
+def restore_alignment(fed: Federation, path: Path, *, same_order: bool = False) -> bool:
     """Take back what was kept; False when nothing (or not everything) was."""
     if not (path / f"{fed.scope}.kept").is_file():
         return False
     with fed.workers(AlignmentKeeper) as group:
-        _note(fed, group.load(str(path)))
+        _note(fed, group.load(str(path)), same_order=same_order)
     return True
 
 
-def _note(fed: Federation, counts: dict[str, dict[str, int]], completed: int = 0) -> None:
+def _note(
+    fed: Federation,
+    counts: dict[str, dict[str, int]],
+    completed: int = 0,
+    *,
+    same_order: bool = False,
+) -> None:
     aligned = {each["aligned"] for each in counts.values()}
     if len(aligned) != 1:
         raise ResumeError("the parties kept different alignments. Mend: start anew with --force")
     unaligned = {party: each["unaligned"] for party, each in counts.items()}
-    fed.note_alignment(AlignmentCounts(aligned.pop(), unaligned, completed))
+    fed.note_alignment(AlignmentCounts(aligned.pop(), unaligned, completed, same_order))
 
 
 # ---------------------------------------------------------------- mended tables

@@ -89,6 +89,7 @@ def _align(plan: Plan, steps: Steps, found: Found) -> None:
     views = {view.scope: view for view in (fed, found.base)}
     if not plan.leaves_out("evaluate"):
         views["test"] = fed.on("test")
+    same = {"same_order": plan.align["mode"] == "same-order"}
     if plan.correct is not None:
         source = _learnt_on(fed, plan.correct)
         views[source.scope] = source
@@ -103,7 +104,7 @@ def _align(plan: Plan, steps: Steps, found: Found) -> None:
     _, entry = steps.do(
         "align",
         make_alignments,
-        take_up=lambda _: [restore_alignment(view, kept) for view in views.values()],
+        take_up=lambda _: [restore_alignment(view, kept, **same) for view in views.values()],
         settings={**plan.align, "among": sorted(views)},
         inputs=found.products[False, False],
         paths=[ALIGN_FOLDER],

@@ -23,7 +23,7 @@ class Facts:
 
     rows, features: by party. labellers: the parties with a label column. aligned: rows known to
     all, None in a horizontal federation. training: the share of the rows that is trained on.
-    classes: of the label, 1 where it is a number.
+    classes: of the label, 1 where it is a number. same_order: the tables have the same rows.
     """
 
     rows: Mapping[str, int]
@@ -32,6 +32,7 @@ class Facts:
     aligned: int | None = None
     training: float = 1.0
     classes: int = 2
+    same_order: bool = False
 
     @property
     def outputs(self) -> int:
@@ -71,6 +72,15 @@ class Facts:
 
     def all_rows(self) -> int:
         return sum(self.rows.values())
+
+    def blinded(self) -> int:
+        """Ids of all, those of the smallest party once more for every other; keys of all pairs."""
+        hub = min(self.rows.values())
+        return self.all_rows() + hub * (self.parties - 1) + 4 * self.parties**2
+
+    def digested(self) -> int:
+        """Ids of all; every party has some work of its own."""
+        return self.all_rows() + 4_000 * self.parties
 
     def _looked_at(self, rows: int) -> float:
         """Rows that a network looks at, all epochs together, in epochs of a small table's length.
@@ -180,8 +190,9 @@ class Cost:
         return Cost(self.seconds + other.seconds, self.bytes + other.bytes)
 
 
-ALIGN = Rate(0.1, 0.2, 2_000, 48)
-"""Of finding the common rows; the rates of methods stand in their records."""
+ALIGN = Rate(0.1, 0.125, 2_000, 80)
+SAME_ORDER = Rate(0.02, 0.00125, 0, 1_800)
+"""Of finding the common rows, and of seeing that all are; those of methods are in their records."""
 
 
 def cost_of(rate: Rate, amount: int, sent: int | None = None) -> Cost:

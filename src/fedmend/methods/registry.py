@@ -14,7 +14,7 @@ from typing import Any
 
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError
-from fedmend.methods.costs import ALIGN, Cost, Facts, Rate, cost_of
+from fedmend.methods.costs import ALIGN, SAME_ORDER, Cost, Facts, Rate, cost_of
 
 
 @dataclass(frozen=True)
@@ -416,4 +416,6 @@ def _of_auto(facts: Facts) -> Cost:
 
 def cost_of_alignment(facts: Facts) -> Cost:
     """Of finding the rows that all parties know."""
-    return cost_of(ALIGN, facts.all_rows() * max(1, facts.parties - 1))
+    if facts.same_order:
+        return cost_of(SAME_ORDER, facts.digested(), facts.parties)
+    return cost_of(ALIGN, facts.blinded())

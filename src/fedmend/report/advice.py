@@ -159,6 +159,7 @@ def advise(found: Overview) -> Advice:
         None if found.shape == "horizontal" else found.aligned,
         found.training,
         _classes(found),
+        found.same_order,
     )
     case = _Case(found, parties, facts)
     if found.shape == "horizontal":

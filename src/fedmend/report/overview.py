@@ -146,7 +146,7 @@ class Overview:
     out. agreement: how far they agree. skew: how unevenly parties with the same columns share the
     classes. curve: what overlap is worth, if it was asked for. advice: which methods mend the
     tears, at what cost. The last four in JSON form. training: the share of these rows that a run
-    will train on.
+    will train on. same_order: nothing had to be found to align them.
     """
 
     parties: list[PartyOverview]
@@ -161,6 +161,7 @@ class Overview:
     advice: dict[str, Any] | None = None
     labellers_share: int | None = None
     training: float = 1.0
+    same_order: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -271,7 +272,8 @@ def overview(
             **_among_annotators(fed, holders),
             curve=_curve(fed, curve, progress) if curve and aligned else None,
         )
-    found = replace(found, training=training)
+    same_order = fed.is_aligned and fed.alignment.same_order
+    found = replace(found, training=training, same_order=same_order)
     return replace(found, advice=advise(found).to_dict())
 
 

@@ -15,6 +15,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from fedmend._suggest import did_you_mean
@@ -88,7 +89,7 @@ def align(
             groups, facts, found = _match_private(fed, mode, params, tell, stack)
         if not found:
             raise _nothing_common(groups, facts, normalise)
-        counts = _conclude(fed, groups, found, minimum)
+        counts = replace(_conclude(fed, groups, found, minimum), same_order=mode == "same-order")
     fed.note_alignment(counts)
     logger.info("aligned %d rows of %s by %s", counts.aligned, ", ".join(fed.names), mode)
     return counts
