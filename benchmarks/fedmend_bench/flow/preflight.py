@@ -278,4 +278,9 @@ def facts_of(fed: Federation, *, horizontal: bool = False) -> costs.Facts:
         {name: int(each["features"]) for name, each in roster.items()},
         tuple(name for name, each in roster.items() if each["labelled"]),
         None if horizontal or not fed.is_aligned else fed.alignment.aligned,
+        numeric={name: _numbers(fed.engine.site(name).tables["train"]) for name in roster},
     )
+
+
+def _numbers(table: Table) -> int:
+    return sum(table.schema[name].is_numeric for name in table.feature_names)

@@ -7,6 +7,7 @@ else, and a checkpoint's validation rows would turn into training rows.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -67,22 +68,17 @@ def restore_alignment(fed: Federation, path: Path, *, same_order: bool = False) 
     if not (path / f"{fed.scope}.kept").is_file():
         return False
     with fed.workers(AlignmentKeeper) as group:
-        _note(fed, group.load(str(path)), same_order=same_order)
+        _note(fed, group.load(str(path)))
+    fed.note_alignment(replace(fed.alignment, same_order=same_order))
     return True
 
 
-def _note(
-    fed: Federation,
-    counts: dict[str, dict[str, int]],
-    completed: int = 0,
-    *,
-    same_order: bool = False,
-) -> None:
+def _note(fed: Federation, counts: dict[str, dict[str, int]], completed: int = 0) -> None:
     aligned = {each["aligned"] for each in counts.values()}
     if len(aligned) != 1:
         raise ResumeError("the parties kept different alignments. Mend: start anew with --force")
     unaligned = {party: each["unaligned"] for party, each in counts.items()}
-    fed.note_alignment(AlignmentCounts(aligned.pop(), unaligned, completed, same_order))
+    fed.note_alignment(AlignmentCounts(aligned.pop(), unaligned, completed))
 
 
 # ---------------------------------------------------------------- mended tables

@@ -11,7 +11,7 @@ a training goes on depends on the data (benchmarks/results/preflight.md).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 EPOCH_ROWS = 1280
 """An epoch of a network has at least 20 batches of 64 rows."""
@@ -24,6 +24,7 @@ class Facts:
     rows, features: by party. labellers: the parties with a label column. aligned: rows known to
     all, None in a horizontal federation. training: the share of the rows that is trained on.
     classes: of the label, 1 where it is a number. same_order: the tables have the same rows.
+    numeric: how many of the features are numbers, by party; all of them where nobody tells.
     """
 
     rows: Mapping[str, int]
@@ -33,6 +34,7 @@ class Facts:
     training: float = 1.0
     classes: int = 2
     same_order: bool = False
+    numeric: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def outputs(self) -> int:
@@ -70,17 +72,13 @@ class Facts:
             max(0, self.rows[name] - self.shared) for name, count in self.features.items() if count
         )
 
+    def of_a_pair(self) -> int:
+        """Rows that the label party or a partner knows."""
+        own = max(0, self.rows[self.owner] - self.shared) if self.features[self.owner] else 0
+        return self.shared + own + round((self.alone - own) / self.partners)
+
     def all_rows(self) -> int:
         return sum(self.rows.values())
-
-    def blinded(self) -> int:
-        """Ids of all, those of the smallest party once more for every other; keys of all pairs."""
-        hub = min(self.rows.values())
-        return self.all_rows() + hub * (self.parties - 1) + 4 * self.parties**2
-
-    def digested(self) -> int:
-        """Ids of all; every party has some work of its own."""
-        return self.all_rows() + 4_000 * self.parties
 
     def _looked_at(self, rows: int) -> float:
         """Rows that a network looks at, all epochs together, in epochs of a small table's length.
@@ -118,34 +116,47 @@ class Facts:
         """
         least = 4000 if self.classes <= 2 else 8000
         length = 0.6 if self.rows[self.owner] < 1000 else 1.0
-        return round((least + self.shared + self.alone) * self.partners * length)
+        return round((least + self.of_a_pair()) * length * self._halves)
 
     def sent_weighed(self) -> int:
         """What crosses of them: a small table of two classes is gone through once in an epoch."""
-        once = round((720 + 1.55 * (self.shared + self.alone)) * self.partners)
-        return min(once, self.weighed()) if self.classes <= 2 else self.weighed()
-
-    def _trees(self) -> float:
-        """How many trees it takes, over those of 600 rows and two classes."""
-        rows = min(self.rows[self.owner], 40_000)
-        return (max(rows, 1) / 600 * self.outputs) ** 0.5
+        every = self.weighed() / self._halves
+        once = 720 + 1.55 * self.of_a_pair() if self.classes <= 2 else every
+        return round(min(once, every) * self.partners)
 
     def cut(self) -> int:
-        """Rows that are cut, in all trees together."""
-        return round(self.rows[self.owner] * self.outputs * self._trees())
+        """Rows that are cut, in all trees together; these are more of more rows and classes."""
+        rows = self.rows[self.owner]
+        trees = (min(max(rows, 1), 40_000) / 600 * self.outputs) ** 0.5
+        return round(rows * self.outputs * trees)
 
     def own_cells(self) -> int:
         """The same for every column of the label party's."""
         return self.cut() * self.features[self.owner]
 
-    def all_cells(self) -> int:
-        """Of all parties, once for each class of several; every partner has its protocol."""
-        columns = sum(self.features.values())
-        return round(self.rows[self.owner] * columns * self.outputs * (1 + self.partners) / 2)
+    def _nodes(self) -> float:
+        """Nodes of an output's trees that are summed over bins: how many, the data say most of."""
+        return 560 * (min(max(self.rows[self.owner], 1), 10_000) / 600) ** 0.6
 
-    def sent_cuts(self) -> int:
-        """What crosses of the cuts, to and from every partner."""
-        return round(self.cut() * (1 + self.partners) / 2)
+    def _bins(self) -> float:
+        """Of all partners' columns: up to 64 each, of 10 rows at least; categories have few."""
+        columns = sum(count for name, count in self.features.items() if name != self.owner)
+        numbers = sum(count for name, count in self.numeric.items() if name != self.owner)
+        numbers = numbers if self.numeric else columns
+        return 0.6 * min(64.0, self.shared / 10) * numbers + 3 * (columns - numbers)
+
+    def summed(self) -> int:
+        """Messages of all trees, and what is computed for them in as much time."""
+        rows, own = self.rows[self.owner], self.features[self.owner]
+        each = self.partners * self.shared / 10_000 + self._bins() / 1500
+        each += own * (1 / 45 + rows / 200_000)
+        return round(self._nodes() * (self.partners + self.outputs * each))
+
+    def sent_sums(self) -> int:
+        """Numbers that cross: masked bins, then for every node a number a row and sums of bins."""
+        once = self.shared * self._bins()
+        each = self.outputs * (self.shared * self.partners + 2 * self._bins())
+        return round(once + self._nodes() * (each + 60 * self.partners))
 
     def voted(self, batch: int = 64) -> int:
         """Rows of an epoch where the top is at no party, over those of two parties with columns.
@@ -154,10 +165,6 @@ class Facts:
         """
         holders = max(1, sum(count > 0 for count in self.features.values()))
         return round(max(20 * batch, self.shared) * (1 + holders) / 3)
-
-    def corrected(self) -> int:
-        """The same in InC's batches."""
-        return self.voted(256)
 
     def cells_elsewhere(self) -> int:
         """Cells of shared rows that the label party has not."""

@@ -136,9 +136,9 @@ _RECORDS = (
         "boosted trees over all parties, of all labelled rows",
         "boosting",
         contest="always",
-        rate=Rate(0.8, 0.042, 0, 1_500),
-        units=Facts.all_cells,
-        sends=Facts.sent_cuts,
+        rate=Rate(0.1, 1.8, 0, 6),
+        units=Facts.summed,
+        sends=Facts.sent_sums,
     ),
     Record(
         "local-vfl",
@@ -257,8 +257,8 @@ _RECORDS = (
         classes_only=True,
         annotators=True,
         contest="always",
-        rate=Rate(1.0, 0.8, 0, 31_000),
-        units=Facts.corrected,
+        rate=Rate(1.0, 0.6, 0, 22_000),
+        units=lambda facts: facts.voted(256),
     ),
     _horizontal(
         "fedavg",
@@ -416,6 +416,8 @@ def _of_auto(facts: Facts) -> Cost:
 
 def cost_of_alignment(facts: Facts) -> Cost:
     """Of finding the rows that all parties know."""
-    if facts.same_order:
-        return cost_of(SAME_ORDER, facts.digested(), facts.parties)
-    return cost_of(ALIGN, facts.blinded())
+    rows, parties = facts.all_rows(), facts.parties
+    if facts.same_order:  # digests of the ids, and some work of every party's own
+        return cost_of(SAME_ORDER, rows + 4_000 * parties, parties)
+    # Ids of all, those of the smallest party blinded once more by every other; keys of all pairs.
+    return cost_of(ALIGN, rows + min(facts.rows.values()) * (parties - 1) + 4 * parties**2)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from fedmend.data.schema import NUMERIC
 from fedmend.methods.costs import Cost, Facts
 from fedmend.methods.recipes import RECIPES
 from fedmend.methods.registry import cost_of_alignment, estimate, record_of
@@ -88,11 +89,14 @@ class Advice:
         if not self.methods and self.recipe is None:
             return
         if self.choosing is not None:
-            yield (
-                'To begin with: method = "auto", which lets the methods that fit be heard as far '
-                "as held-out rows say and tells whether federation pays "
-                f"({about(self.choosing.seconds)})."
+            heard = (
+                "lets the methods that fit be heard as far as held-out rows say and tells whether "
+                "federation pays"
             )
+            if any(record_of(str(method["name"])).annotators for method in self.methods):
+                heard = "tries the methods that fit on rows set aside and trains the best"
+            cost = about(self.choosing.seconds)
+            yield f'To begin with: method = "auto", which {heard} ({cost}).'
         named = [record_of(str(method["name"])).shown for method in self.methods]
         begin = ", ".join(named)
         if self.recipe is not None:
@@ -160,6 +164,7 @@ def advise(found: Overview) -> Advice:
         found.training,
         _classes(found),
         found.same_order,
+        {party.name: sum(party.columns.get(kind, 0) for kind in NUMERIC) for party in parties},
     )
     case = _Case(found, parties, facts)
     if found.shape == "horizontal":
@@ -180,7 +185,7 @@ def _classes(found: Overview) -> int:
     told = [found.label] if found.label else list(found.labels.values())
     if any("mean" in each for each in told):
         return 1
-    return max((len(each.get("counts", ())) for each in told), default=2) or 2
+    return max([2, *(len(each.get("counts", ())) for each in told)])
 
 
 # ---------------------------------------------------------------- other columns, the same people
