@@ -13,6 +13,7 @@ from fedmend.flow import execute, plan_of
 from fedmend.flow.checks import check_data, look
 from fedmend.flow.config import load_config
 from fedmend.flow.config.starter import starter_text
+from fedmend.flow.doubts import doubtful_columns
 from fedmend.flow.reading import split_by_id
 
 BANK = '"bank.csv"\nid = "customer"\nlabel = "default"'
@@ -341,3 +342,13 @@ def test_a_weight_column_is_looked_for(workshop):
     (problem,) = findings(workshop).problems
     assert "party 'bank', column 'incom': there is no such weight_column" in problem
     assert "did you mean 'income'" in problem
+
+
+def test_classes_that_are_written_in_two_ways_are_told():
+    """Left alone they are four classes, two of them too small to be learnt."""
+    rows = {"x": range(40), "y": ["no", "yes"] * 18 + ["No ", "Yes "] * 2}
+    (note,) = doubtful_columns(fm.Table(range(40), rows, label="y"), "bank")
+    assert note == (
+        "party 'bank', label 'y': 'no' and 'No ' are taken for different values. "
+        "Mend: write them alike"
+    )

@@ -207,6 +207,18 @@ def test_annotators_are_compared_on_all_rows_they_share():
     assert Overview.from_dict(found.to_dict()) == found
 
 
+def test_classes_that_are_not_told_are_not_taken_for_none():
+    """Six typed otherwise: were 'yes' told, the total would tell of these few."""
+    said = ["no"] * 30 + ["yes"] * 20 + ["Yes "] * 3 + ["No "] * 3
+    table = Table(list(range(56)), {"x": [0.5] * 56, "y": said}, label="y")
+    rest = Table(list(range(56)), {"z": [1.5] * 56})
+    fed = Federation(Party("bank", table, policy=Policy(min_rows=10)), Party("telco", rest))
+    align(fed, mode="same-order")
+    found = overview(fed)
+    assert found.label_in_words() == "y: no 30, others 26 (small classes are untold)"
+    assert not any("one value only" in line for line in found.torn)
+
+
 def test_tables_in_the_same_order_have_no_rows_to_be_found():
     votes = {"y": ["yes", "no"] * 20}
     tables = {f"a{at}": Table(list(range(40)), votes, label="y") for at in range(6)}

@@ -38,6 +38,9 @@ def doubtful_columns(table: Table, party: str, *, task: str | None = None) -> li
     task: what the label is said to be.
     """
     notes = list(_label_doubts(table, party)) if task is None else []
+    if table.label is not None and task not in NUMBERS:
+        for words, mend in _written_twice(table.y.dropna().astype(str).unique().tolist()):
+            notes.append(f"party {party!r}, label {table.label!r}: {words}. Mend: {mend}")
     notes += _telling_columns(table, party, task=task)
     for name in table.feature_names:
         column = table.schema[name]
@@ -181,15 +184,16 @@ def _text_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
             "as a category it says next to nothing",
             f"make it a number where it is a date or an amount, or drop = [{name!r}]",
         )
+    yield from _written_twice(distinct)
+
+
+def _written_twice(distinct: list[str]) -> Iterator[tuple[str, str]]:
     alike: dict[str, list[str]] = {}
     for each in distinct:
         alike.setdefault(_folded(each), []).append(each)
     twice = next((each for each in alike.values() if len(each) > 1), None)
     if twice is not None:
-        yield (
-            f"{twice[0]!r} and {twice[1]!r} are taken for different values",
-            "write them alike",
-        )
+        yield f"{twice[0]!r} and {twice[1]!r} are taken for different values", "write them alike"
 
 
 def _number_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:

@@ -85,9 +85,8 @@ class OverviewWorker(Worker):
         enough = frequent(codes, len(distinct), self.site.rows.least)
         commonest = sorted(enough, key=lambda code: -counts[code])[:MOST_CLASSES_COUNTED]
         by_value = sorted(commonest, key=lambda code: distinct[code])
-        return found | {
-            "counts": {str(as_written(distinct[at])): int(counts[at]) for at in by_value}
-        }
+        told = {str(as_written(distinct[at])): int(counts[at]) for at in by_value}
+        return found | {"counts": told, "others": len(values) - sum(told.values())}
 
 
 def is_number(table: Table) -> bool:
@@ -441,9 +440,9 @@ def _labels_torn(
         if not party.labelled and aligned is not None and party.rows > aligned:
             yield f"{party.name} has no label for its {party.rows - aligned:,} unlinked rows."
     counts = (label or {}).get("counts") or {}
-    if len(counts) == 1:
+    if len(counts) == 1 and not (label or {}).get("others"):
         yield f"The label has one value only, {next(iter(counts))!r}."
-    elif counts:
+    elif len(counts) > 1:
         rarest = min(counts, key=counts.__getitem__)
         share = counts[rarest] / sum(counts.values())
         if share < RARE_CLASS / (len(counts) - 1):
@@ -476,8 +475,10 @@ def _columns(party: PartyOverview) -> str:
 
 def _label_words(label: Mapping[str, Any]) -> str:
     if "counts" in label:
-        counts = ", ".join(f"{key} {count:,}" for key, count in label["counts"].items())
-        return f"{label['name']}: {counts}"
+        counts = [f"{key} {count:,}" for key, count in label["counts"].items()]
+        if label.get("others"):
+            counts.append(f"others {label['others']:,} (small classes are untold)")
+        return f"{label['name']}: {', '.join(counts)}"
     return f"{label['name']}: mean {label['mean']:.4g}, standard deviation {label['sd']:.4g}"
 
 
