@@ -28,6 +28,7 @@ class Stopping(Listener):
     def __init__(self, inside: str = "", after: str = "") -> None:
         self.inside, self.after = inside, after
         self.words: list[str] = []
+        self.bars: set[str] = set()
         self.made: list[tuple[str, str]] = []
         self.reused: list[tuple[str, str]] = []
 
@@ -35,6 +36,7 @@ class Stopping(Listener):
         self.words.append(words)
 
     def progress(self, title, done, total, facts=None):
+        self.bars.add(title)
         if self.inside and self.words[-1].startswith(self.inside) and done >= 2:
             raise KeyboardInterrupt
 

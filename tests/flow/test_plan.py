@@ -39,22 +39,22 @@ def test_corrected_labels_are_at_one_party_whichever_a_method_names():
         "Local + corrected labels": "bank",
         "VFL": "telco",
         "VFL + corrected labels": "bank",
-        "MJ": None,
+        "majority vote": None,
     }
     assert all(each.params.get("epochs") == 2 for each in both.trainings if each.name == "vfl")
     corrected = plan(correct={"to": "bank"})
     assert shown(corrected) == {
         "Local + corrected labels": "bank",
         "VFL + corrected labels": "bank",
-        "MJ": None,
+        "majority vote": None,
     }
 
 
 @pytest.mark.parametrize("also", [True, False])
 def test_completed_rows_are_for_methods_that_look_at_others(also):
     titles = list(shown(plan(complete={"also_unmended": also})))
-    unmended = ["VFL", "MJ"] if also else []
-    completed = ["VFL + completed rows", "MJ + completed rows"]
+    unmended = ["VFL", "majority vote"] if also else []
+    completed = ["VFL + completed rows", "majority vote + completed rows"]
     assert sorted(titles) == sorted(["Local", *unmended, *completed])
 
 

@@ -73,7 +73,7 @@ FOUR = (
 
 def test_several_annotators_in_a_run(crowd, pages):
     record = crowd.execute(FOUR + "[run]\nstrict = true\n[report]\nlabel_review = true\n")
-    assert [each.title for each in record.methods] == ["InC", "MJ", "EM", "VFL"]
+    assert [each.title for each in record.methods] == ["InC", "majority vote", "Dawid–Skene", "VFL"]
     assert record.measured_against == (
         "the majority of the labels of clinic, lab and ward, ties left out"
     )

@@ -81,7 +81,7 @@ def pictures(tmp_path_factory):
 def test_halves_of_images_give_the_numbers_of_one_process(pictures):
     over, here = pictures.run("over"), pictures.run_here("here")
     (ours,), (theirs,) = over.methods, here.methods
-    assert ours.title == "ImageRISA"
+    assert ours.title == "RISA for images"
     assert ours.scores == pytest.approx(theirs.scores, abs=1e-5)
     assert ours.scores["accuracy"] > 0.5
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from fedmend.errors import DataError
-from fedmend.report.record import MethodRun, RunRecord, better_is_higher
+from fedmend.report.record import MethodRun, RunRecord, better_is_higher, turns_of
 
 
 def test_round_trip_through_the_run_folder(record, tmp_path):
@@ -108,3 +108,10 @@ def test_how_far_an_accuracy_is_known_is_told(record):
     assert record.sureness() == ""
     record.tested, record.methods[0].scores = 77, {"auc": 0.7, "rmse": 3.0}
     assert record.sureness() == ""
+
+
+def test_a_training_is_told_in_its_own_turns():
+    assert turns_of([{"epoch": 1.0}, {"epoch": 2.0}]) == "2 trees"
+    assert turns_of([{"epoch": 1.0, "loss": 0.5}]) == "1 epochs"
+    assert turns_of([{"round": 1.0, "loss": 0.5}] * 3) == "3 rounds"
+    assert turns_of([]) == "", "of several models together"

@@ -50,7 +50,7 @@ def init(
     from fedmend.flow.config.starter import write_starter
 
     path = write_starter(out, tables or [], id=id, label=label, force=force)
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in dict.fromkeys(path.read_text(encoding="utf-8").splitlines()):
         key, _, why = line.partition("# guessed")
         if why:
             typer.echo(f"guessed: {key.strip()} ({why.lstrip(' :')})")

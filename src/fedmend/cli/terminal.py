@@ -18,7 +18,7 @@ from fedmend.report.amounts import pretty, score_text
 from fedmend.report.banner import Banner, banner_of
 from fedmend.report.mending import Mending
 from fedmend.report.overview import Overview
-from fedmend.report.record import MethodRun, RunRecord
+from fedmend.report.record import MethodRun, RunRecord, turns_of
 from fedmend.report.words import what_was_seen
 
 WIDEST_NAME = 28
@@ -91,13 +91,8 @@ class TerminalListener(Listener):
             for name, value in run.scores.items()
             if value is not None
         )
-        told = {key for each in run.history for key in each}
-        # Of trees nothing is told but their number.
-        what = "rounds" if "round" in told else "trees" if told == {"epoch"} else "epochs"
-        turns = f", {len(run.history)} {what}" if run.history else ""
-        self.console.print(
-            f"  {escape(scores)} [dim]({run.seconds:.1f} s{turns})[/]", highlight=False
-        )
+        took = ", ".join(filter(None, [f"{run.seconds:.1f} s", turns_of(run.history)]))
+        self.console.print(f"  {escape(scores)} [dim]({took})[/]", highlight=False)
 
     def _end_bar(self) -> None:
         if self._task is not None:

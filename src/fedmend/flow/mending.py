@@ -296,7 +296,7 @@ def _corrected(plan: Plan, steps: Steps, found: Found, checkpoint: str) -> dict[
     return {
         "datasets": {str(completed): each.federation.dataset for completed, each in done.items()},
         "found": {
-            "method": METHODS[how.name].class_name,
+            "method": METHODS[how.name].shown,
             "parties": list(model.label_parties_),
             "to": how.to,
             "rows": counts.rows,

@@ -20,13 +20,14 @@ from fedmend.flow.scoring import Reference, how_sure, measure, reference_of
 from fedmend.flow.steps import Steps, in_stage, measured
 from fedmend.methods.registry import ANNOTATED, make, method_class
 from fedmend.report.annotators import AnnotatorSkills
-from fedmend.report.record import MethodRun
+from fedmend.report.record import MethodRun, turns_of
 from fedmend.split.labels import in_words
 
 CHOICE_FILE = "stages/choose/choice.json"
 MODEL_FOLDER = "model"
 SEEDS_FOLDER = "seeds"
 REVIEW_FOLDER = "labels"
+OF_NETWORKS = ("train", "length", "refit")  # the parts of a training that go by epochs or rounds
 
 
 def learn(plan: Plan, steps: Steps, found: Found) -> tuple[list[MethodRun], Reference | None]:
@@ -195,8 +196,8 @@ class _Training:
             },
             inputs=inputs,
             paths=[self.model],
-            says=lambda result: (
-                f"{len(result['history'])} {self.turns} in {result['seconds']:.1f} s"
+            says=lambda result: " in ".join(
+                filter(None, [turns_of(result["history"]), f"{result['seconds']:.1f} s"])
             ),
         )
 
@@ -210,8 +211,8 @@ class _Training:
                 estimator.set_params(watch="test")
             estimator.fit(
                 self.fed,
-                progress=lambda _, done, total, facts: listener.progress(
-                    self.turns, done, total, facts
+                progress=lambda what, done, total, facts: listener.progress(
+                    self.turns if what in OF_NETWORKS else what, done, total, facts
                 ),
                 checkpoint=self.steps.folder / CHECKPOINTS / f"{self.unit}-{mark[:8]}",
                 resume=True,

@@ -65,6 +65,13 @@ class MethodRun:
     importance: list[dict[str, Any]] | None = None
 
 
+def turns_of(history: list[dict[str, Any]]) -> str:
+    """``40 epochs``; of trees nothing is told but their number, of several models together none."""
+    told = {key for each in history for key in each}
+    what = "rounds" if "round" in told else "trees" if told == {"epoch"} else "epochs"
+    return f"{len(history)} {what}" if history else ""
+
+
 @dataclass(frozen=True)
 class Summary:
     """One method over all its seeds."""

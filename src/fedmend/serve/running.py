@@ -156,7 +156,7 @@ def predict_alone(
     # The party asks itself, with a top that it was once sent.
     own = Policy(foreign_predictions=MACHINES_PREDICTIONS)
     fed = Federation(Party(party.name, table, home=home, policy=own), device=device)
-    title = METHODS[name].class_name
+    title = METHODS[name].shown
     with fed, fed.workers(PredictionWorker) as workers:
         model = load_model(name, folder.resolve(), fed)
         if name in HORIZONTAL:

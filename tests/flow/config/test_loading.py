@@ -341,7 +341,8 @@ def test_methods_for_several_annotators(workshop):
         method=INC,
     )
     assert config.labellers == ["bank", "telco"]
-    assert [method.shown_as for method in config.method] == ["InC", "MJ", "EM", "Random", "VFL"]
+    shown = [method.shown_as for method in config.method]
+    assert shown == ["InC", "majority vote", "Dawid–Skene", "Random", "VFL"]
 
 
 def test_defaults_of_a_correction(workshop):

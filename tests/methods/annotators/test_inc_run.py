@@ -33,5 +33,5 @@ def test_dawid_skene_corrects_the_labels_of_parties_without_columns(workshop, to
         main(["run"])
     assert not ended.value.code
     found = RunRecord.load(workshop.run).correction
-    assert found["method"] == "EM" and found["history"] == []
+    assert found["method"] == "Dawid–Skene" and found["history"] == []
     assert set(found["labelling"]["expertise"]) == {"doctor0", "doctor1", "doctor2"}

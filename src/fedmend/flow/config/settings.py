@@ -148,7 +148,7 @@ class MethodSettings(_WithParameters):
 
     @property
     def shown_as(self) -> str:
-        return self.title or (METHODS[self.name].class_name if self.name in METHODS else self.name)
+        return self.title or (METHODS[self.name].shown if self.name in METHODS else self.name)
 
 
 class AutoSettings(MethodSettings):

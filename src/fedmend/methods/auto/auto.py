@@ -68,7 +68,7 @@ class Candidate:
 
     @property
     def title(self) -> str:
-        return METHODS[self.name].class_name + " + completed rows" * self.completed
+        return METHODS[self.name].shown + " + completed rows" * self.completed
 
     @classmethod
     def of(cls, slug: str) -> Candidate:
@@ -403,7 +403,8 @@ class Auto(LabelledEstimator):
             )
             network.members[candidate.slug] = estimator
             network.privacy = network.privacy or estimator.privacy_
-            network.history += estimator.history_
+            # Epochs of some and trees of others are no course of one training.
+            network.history = estimator.history_ if len(heard) == 1 else []
             network.notes += [f"{candidate.title}: {each}" for each in estimator.notes_]
         network.best_epoch = folds
         self._adopt(fed, network)  # type: ignore[arg-type]
