@@ -20,6 +20,7 @@ from fedmend.data import scenario
 from fedmend.data.table import Table
 from fedmend.errors import FedmendWarning
 from fedmend.federation import Federation, Party
+from fedmend.federation.engines.local import LocalEngine
 from fedmend.methods import costs, registry
 from fedmend.preflight import curve
 from fedmend.secure.align import align
@@ -272,13 +273,14 @@ def _times(ratio: float) -> float:
 
 def facts_of(fed: Federation, *, horizontal: bool = False) -> costs.Facts:
     """From what the parties tell of their tables anyway."""
-    roster = fed.roster
+    roster, engine = fed.roster, fed.engine
+    assert isinstance(engine, LocalEngine)
     return costs.Facts(
         {name: int(each["rows"]) for name, each in roster.items()},
         {name: int(each["features"]) for name, each in roster.items()},
         tuple(name for name, each in roster.items() if each["labelled"]),
         None if horizontal or not fed.is_aligned else fed.alignment.aligned,
-        numeric={name: _numbers(fed.engine.site(name).tables["train"]) for name in roster},
+        numeric={name: _numbers(engine.site(name).tables["train"]) for name in roster},
     )
 
 
