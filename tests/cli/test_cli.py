@@ -67,6 +67,7 @@ def test_init_check_run_ledger(call, workshop):
     workshop.config.unlink()
     code, out, _ = call("init", "bank.csv", "telco.csv", "--label", "default")
     assert code == 0 and "fedmend check federation.toml" in out
+    assert out.count("guessed: id") == 1, "not once for each party"
     few = 'name = "auto"\ncandidates = ["local", "vfl"]\nepochs = 2\nfolds = 2'
     workshop.edit(('name = "auto"', few))
     code, out, err = call("check")
