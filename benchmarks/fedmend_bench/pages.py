@@ -93,22 +93,25 @@ def _searched(file: Path, data: Sequence[str], overlaps: Sequence[float], rows: 
     def scores(cells: Sequence[search.Trial]) -> dict[search.Trial, float]:
         return {cell: kept[cell] for cell in cells}
 
-    table = search.searched(data, search.SEARCHED, overlaps, 6, rows, scores)
+    told = {cell.method for cell in kept if cell.data in data}
+    methods = [each for each in search.spaces(data[0]) if each in told]
+    table = search.searched(data, methods, overlaps, 6, rows, scores)
     places = [(name, f"{share:g}") for name in data for share in overlaps]
     found = {(row["data"], row["method"]): row for row in table}
     best = {
-        (name, share): max(search.SEARCHED, key=lambda each: found[name, each][f"{share} %"])
+        (name, share): max(methods, key=lambda each: found[name, each][f"{share} %"])
         for name, share in places
     }
     lines = []
-    for method in search.SEARCHED:
+    for method in methods:
         cells = [f"`{method.replace(' ', '.')}`" if method.endswith("()") else method]
         for name, share in places:
             row = found[name, method]
             mark = "**" if best[name, share] == method else ""
             cells.append(f"{mark}{row[f'{share} %']:.1f}{mark} ± {row[f'± {share}']:.1f}")
         lines.append(cells)
-    return _markdown(["", *(f"{name.capitalize()} {share} %" for name, share in places)], lines)
+    shown = {name: name.capitalize() for name in data} | {"cifar10": "CIFAR-10"}
+    return _markdown(["", *(f"{shown[name]} {share} %" for name, share in places)], lines)
 
 
 def _three_parties(file: Path) -> str:
@@ -275,6 +278,7 @@ _FEW = {
 TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "risa-search": (SEARCH, lambda file: _searched(file, ("adult", "credit"), (1, 10, 50), 3000)),
     "risa-search-digits": (SEARCH, lambda file: _searched(file, ("digits",), (10, 50), 1000)),
+    "risa-search-images": (SEARCH, lambda file: _searched(file, ("cifar10",), (1, 10, 50), 50000)),
     "risa-three-parties": (THREE, _three_parties),
     "sage-tables": (ALONE, _few_labels),
     "sage-runs": (CIFAR, lambda file: _standing(file, "accuracy")),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,15 @@ from fedmend_bench.risa.data import (
 )
 from fedmend_bench.risa.methods import BASELINES, METHODS, Size, make
 from fedmend_bench.risa.runs import Part, doubt_scores, pseudo_scores, run_part
-from fedmend_bench.risa.search import SEARCHED, Trial, drawn_sides, measured, searched, trials
+from fedmend_bench.risa.search import (
+    Trial,
+    drawn_sides,
+    measured,
+    searched,
+    set_trial,
+    spaces,
+    trials,
+)
 from fedmend_bench.risa.table import paper_table, promises, run, summary
 
 # ------------------------------------------------------------------ data
@@ -203,12 +210,21 @@ def test_a_failed_run_is_a_row_of_its_own() -> None:
 # ------------------------------------------------------------------ search
 
 
-@pytest.mark.parametrize("method", SEARCHED)
-def test_every_trial_is_a_setting_of_its_method(method: str) -> None:
-    first, *others = trials(method, 6)
-    assert first == "{}" and len(set(others)) == 5
-    for each in others:
-        make(method, Size(False, 300, 3000), 0).set_params(**json.loads(each))
+@pytest.mark.parametrize("data", ["adult", "cifar10"])
+def test_every_trial_is_a_setting_of_its_method(data: str) -> None:
+    size = Size(data == "cifar10", 5000, 50_000)
+    for method in spaces(data):
+        first, *others = trials(data, method, 6)
+        assert first == "{}" and len(set(others)) == 5
+        for each in others:
+            set_trial(make(method, size, 0), each)
+
+
+def test_on_images_a_trial_multiplies_what_the_method_has() -> None:
+    model = make("SFHTL", Size(True, 5000, 50_000), 0)
+    lr, epochs = model.lr, model.epochs
+    set_trial(model, '{"×lr": 0.5, "×epochs": 1.5, "threshold": 0.8}')
+    assert (model.lr, model.epochs, model.threshold) == (lr / 2, 1.5 * epochs, 0.8)
 
 
 def test_nothing_is_chosen_by_the_fifth_that_is_tested() -> None:
@@ -229,7 +245,7 @@ def test_nothing_is_chosen_by_the_fifth_that_is_tested() -> None:
 def test_the_best_of_the_held_out_rows_is_looked_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = trials("VFL", 4)[2]
+    wanted = trials("adult", "VFL", 4)[2]
 
     def measure(trial: Trial) -> dict[str, float]:
         return {"value": 70.0 + trial.overlap / 10 + (trial.settings == wanted)}

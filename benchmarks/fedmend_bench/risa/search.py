@@ -4,7 +4,8 @@ A fifth of a table is set aside, once for all seeds, and nothing is chosen by it
 draw takes training rows, and held-out rows by which trials are judged: all at one overlap, then the
 two best at the others, on further draws. The better mean is fitted on fresh draws and looked at
 once on the fifth. Trial 0 is what the method has elsewhere in this benchmark. Halves of digits are
-columns of pixels here, so that a hundred networks fit into an hour.
+columns of pixels here, so that a hundred networks fit into an hour; those of CIFAR-10 are images,
+whose own test rows take the place of the fifth, and fresh fits have all rows.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from typing import Any
 import numpy as np
 
 from fedmend.data.table import Table
+from fedmend.split.config import resolve_device
 from fedmend_bench.cells import run_cells
 from fedmend_bench.risa.data import IMAGES, LABELS, Sides, load_sides, tear
 from fedmend_bench.risa.methods import Size, make
 from fedmend_bench.risa.runs import start
 
-__all__ = ["SEARCHED", "Trial", "measured", "searched"]
+__all__ = ["Trial", "measured", "searched", "spaces"]
 
 FIFTH, DRAWS, FRESH = 100, (20, 21, 22), (5, 6, 7)
 """Seeds: of the fifth that is tested, of the draws to choose by, and of those that are reported."""
@@ -77,6 +79,30 @@ SEARCHED: dict[str, dict[str, Sequence[Any]]] = {
         "select_every": (2, 5, 10),
     },
 }
+# What a method has on images goes by its rows and by how many overlap: so these are factors of it.
+FACTORS: dict[str, Sequence[Any]] = {
+    "×lr": (0.25, 0.5, 1, 2),
+    "×weight_decay": (0.25, 1, 2.5),
+    "×epochs": (0.67, 1, 1.5),
+}
+ON_IMAGES: dict[str, dict[str, Sequence[Any]]] = {
+    method: FACTORS | {name: values for name, values in space.items() if name not in NETWORK}
+    for method, space in SEARCHED.items()
+    if not method.startswith("Absent")
+}
+ON_IMAGES |= {
+    "SSLVFL": FACTORS | {"pretrain_epochs": (6, 15, 30), "temperature": (0.1, 0.5)},
+    "FewShotVFL": {
+        "×lr": FACTORS["×lr"],
+        "×weight_decay": FACTORS["×weight_decay"],
+        "×local_updates": (1, 2, 3),
+        "top": ((), (256,)),
+        "batch_size": (64, 128),
+        "threshold": (0.8, 0.95),
+        "rounds": (1, 2),
+    },
+    "AbsentMean shared": FACTORS | {"share_every": (5, 10)},
+}
 
 
 @dataclass(frozen=True)
@@ -92,16 +118,21 @@ class Trial:
     test: bool
 
 
-def trials(method: str, count: int) -> list[str]:
+def spaces(data: str) -> dict[str, dict[str, Sequence[Any]]]:
+    """What is searched of every method on such data."""
+    return ON_IMAGES if data == "cifar10" else SEARCHED
+
+
+def trials(data: str, method: str, count: int) -> list[str]:
     """Settings as JSON; the first changes nothing.
 
-    >>> trials("VFL", 1)
+    >>> trials("adult", "VFL", 1)
     ['{}']
     """
     rng = np.random.default_rng([7, *method.encode()])
     found = {"{}": None}
     while len(found) < count:
-        space = SEARCHED[method].items()
+        space = spaces(data)[method].items()
         drawn = {name: values[int(rng.integers(len(values)))] for name, values in space}
         found[json.dumps(drawn)] = None
     return list(found)
@@ -110,25 +141,37 @@ def trials(method: str, count: int) -> list[str]:
 def measure(trial: Trial) -> dict[str, Any]:
     """Fit one trial; its score in per cent."""
     sides = drawn_sides(trial)
-    world = tear(sides, trial.overlap / 100, trial.seed)
-    model = make(trial.method, Size(False, world.overlap, trial.rows), trial.seed)
-    changed = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in json.loads(trial.settings).items()
-    }
+    device = str(resolve_device("auto")) if sides.is_image else "cpu"
+    world = tear(sides, trial.overlap / 100, trial.seed, device)
+    size = Size(sides.is_image, world.overlap, trial.rows, device=device)
+    model = set_trial(make(trial.method, size, trial.seed), trial.settings)
     began = time.process_time()
-    model.set_params(**changed).fit(world.fed)
+    model.fit(world.fed)
     score = model.evaluate(world.fed.on("test"))["accuracy" if trial.data in IMAGES else "auc"]
     return {"value": 100 * score, "seconds": time.process_time() - began}
+
+
+def set_trial(model: Any, settings: str) -> Any:
+    """The method with a trial's settings; those marked × are factors of what it has."""
+    changed = {}
+    for name, value in json.loads(settings).items():
+        if name.startswith("×"):
+            name = name.removeprefix("×")
+            had = getattr(model, name)
+            value = round(had * value) if isinstance(had, int) else had * value
+        changed[name] = tuple(value) if isinstance(value, list) else value
+    return model.set_params(**changed)
 
 
 def drawn_sides(trial: Trial) -> Sides:
     """The draw of a seed: training rows, and those to score by."""
     whole = load_sides(trial.data, FIFTH, None, None)
     order = np.random.default_rng([trial.seed, 31]).permutation(len(whole.train[LABELS]))
-    count = min(trial.rows, len(order) * 4 // 5)
+    count = trial.rows if trial.test else min(trial.rows, len(order) * 4 // 5)
     train = _rows(whole.train, order[:count])
     test = whole.test if trial.test else _rows(whole.train, order[count:][: 2 * trial.rows])
+    if trial.data == "cifar10":
+        return Sides(trial.data, train, test)
     return Sides(trial.data, _columns(train), _columns(test))
 
 
@@ -172,12 +215,12 @@ def searched(
     further = [(others or [first])[number % max(1, len(others))] for number in range(2)]
     table = []
     for name in data:
-        for method in methods:
+        for method in (each for each in methods if each in spaces(name)):
 
             def at(settings: str, share: float, seed: int, test: bool = False) -> Trial:
                 return Trial(name, method, share, seed, settings, rows, test)  # noqa: B023
 
-            begun = scores([at(each, first, DRAWS[0]) for each in trials(method, count)])
+            begun = scores([at(each, first, DRAWS[0]) for each in trials(name, method, count)])
             best = sorted(begun, key=begun.__getitem__, reverse=True)[:FINALISTS]
             means = {}
             for cell in best:

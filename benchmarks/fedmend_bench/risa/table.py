@@ -36,7 +36,7 @@ from fedmend_bench.risa.methods import (
     TREES,
 )
 from fedmend_bench.risa.runs import Part, run_part, start
-from fedmend_bench.risa.search import SEARCHED, measured, searched
+from fedmend_bench.risa.search import measured, searched
 
 NAME = "risa"
 HELP = "RISA, networks and trees on CIFAR-10 halves and four tables, beside the paper"
@@ -85,10 +85,8 @@ def run(
         if not 0 < share < 100:
             raise ConfigError(f"an overlap is a percentage between 0 and 100, got {share:g}")
     if search:
-        methods = [name for name in wanted if name in SEARCHED]
         scores = partial(measured, folder=folder, processes=processes)
-        table = searched(names, methods, shares, search, rows or 16_000, scores)
-        return BenchResult(NAME, table)
+        return BenchResult(NAME, searched(names, wanted, shares, search, rows or 16_000, scores))
     device = str(resolve_device(device))
     make = partial(
         _parts,
