@@ -227,6 +227,28 @@ def test_trees_over_parties_are_foretold_as_measured(
     assert 0.5 < found.seconds / seconds < 2 and 0.5 < found.bytes / 1e6 / megabytes < 2
 
 
+@pytest.mark.parametrize(
+    ("name", "seconds"), [("majority", 3.4), ("dawid-skene", 4.0), ("inc", 7.4)]
+)
+def test_hundreds_of_annotators_take_their_time(name, seconds):
+    """Measured on Adult: 600 rows of two parties with columns and 203 who label all of them."""
+    sizes = {f"p{at}": 600 for at in range(205)}
+    features = dict.fromkeys(sizes, 0) | {"p0": 7, "p1": 7}
+    facts = Facts(sizes, features, tuple(sizes)[2:], 600)
+    assert 0.6 < estimate(name, facts).seconds / seconds < 1.6
+    few = replace(facts, labellers=facts.labellers[:3])
+    assert estimate(name, few).bytes == estimate(name, facts).bytes
+
+
+def test_what_learners_from_votes_send_grows_with_the_rows():
+    """Means of `majority` and `dawid-skene` on Adult, Credit and Bank, two parties with columns."""
+    for rows, megabytes in ((600, 9.8), (1200, 27.8), (2400, 25.0)):
+        sizes = dict.fromkeys(("a", "b", "c", "d", "e"), rows)
+        features = dict.fromkeys(sizes, 0) | {"a": 7, "b": 7}
+        found = estimate("dawid-skene", Facts(sizes, features, ("c", "d", "e"), rows))
+        assert 0.65 < found.bytes / 1e6 / megabytes < 1.6
+
+
 def test_partners_of_risa_each_send_their_rows():
     """Measured: 600 rows of which 180 are known to all, of 2, 3 and 10 parties; 1.1, 1.1, 3.9 s."""
     for parties, seconds, megabytes in ((2, 1.1, 20.6), (3, 1.6, 41.5), (10, 3.9, 191.8)):

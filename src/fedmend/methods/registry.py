@@ -227,7 +227,8 @@ _RECORDS = (
         annotators=True,
         contest="always",
         rate=Rate(1.0, 0.6, 0, 9_500),
-        units=Facts.voted,
+        units=Facts.heard,
+        sends=Facts.sent_votes,
     ),
     Record(
         "dawid-skene",
@@ -239,7 +240,8 @@ _RECORDS = (
         annotators=True,
         contest="always",
         rate=Rate(1.0, 0.6, 0, 9_500),
-        units=Facts.voted,
+        units=Facts.heard,
+        sends=Facts.sent_votes,
     ),
     Record(
         "random-labeller",
@@ -258,7 +260,8 @@ _RECORDS = (
         annotators=True,
         contest="always",
         rate=Rate(1.0, 0.6, 0, 22_000),
-        units=lambda facts: facts.voted(256),
+        units=lambda facts: facts.heard(256),
+        sends=lambda facts: facts.voted(256),
     ),
     _horizontal(
         "fedavg",
