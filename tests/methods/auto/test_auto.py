@@ -266,6 +266,17 @@ def test_what_cannot_be_trained_is_told_and_left_out() -> None:
         fm.Auto(**QUICK | {"candidates": ("risa",)}).fit(fed)
 
 
+def test_a_party_with_labels_only_is_not_judged_on_rows_of_its_own() -> None:
+    frame = people()
+    tables = {name: fm.Table(range(200), frame.iloc[:200][list(name)]) for name in ("ab", "de")}
+    labels = fm.Table(range(300), frame.iloc[:300][["y"]], label="y")
+    fed = fm.Federation(fm.Party("registry", labels), *map(fm.Party, tables, tables.values()))
+    fm.align(fed)
+    model = fm.Auto(**BRIEF | {"folds": 2, "candidates": ("vfl", "risa")}).fit(fed)
+    assert list(model.choice_["kinds"]) == ["shared"]
+    assert not [each["skipped"] for each in model.choice_["candidates"] if each["skipped"]]
+
+
 @pytest.mark.parametrize(
     ("params", "said"),
     [

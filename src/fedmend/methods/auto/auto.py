@@ -200,7 +200,9 @@ class _Contest:
             told = {name: workers[name].create(*each) for name, each in asked.items()}
         self.network.take_about(told[party])
         least = max(LEAST, *(int(each["least"]) for each in told.values()))
-        real, alone = counts.aligned - counts.completed, counts.unaligned[party]
+        real = counts.aligned - counts.completed
+        # Nothing can be said of a row of whom nobody knows more than the label.
+        alone = counts.unaligned[party] if self.fed.roster[party]["features"] else 0
         folds, held = self._numbered(party, least, real, alone)
         done = self._resumed(folds) if resume else 0
         for number in range(done, folds):
