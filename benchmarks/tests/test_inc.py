@@ -10,6 +10,7 @@ import pytest
 
 from fedmend.errors import ConfigError
 from fedmend_bench.harness import available, run_bench
+from fedmend_bench.inc.crowds import votes_alone
 from fedmend_bench.inc.data import FilterBank, draw_votes, human_worlds, paper_table
 from fedmend_bench.inc.federated import cost
 
@@ -136,6 +137,15 @@ def test_defaults_beside_dawid_skene_and_the_majority(tmp_path: Path) -> None:
         bench(**options | {"annotators": 4})
 
 
+def test_votes_alone_among_many_annotators() -> None:
+    lines, (bar,) = votes_alone(rows=300, seeds=1, count=20)
+    found = {line["method"]: line for line in lines}
+    masks, none = found["Dawid–Skene, masks"], found["Dawid–Skene, none"]
+    assert masks["labels right"] == none["labels right"] > 0.75
+    assert masks["rounds"] == none["rounds"] > 1 and found["majority, masks"]["rounds"] == 0
+    assert bar.value == masks["labels right"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("network", ["LR", "default"])
 def test_the_cost_of_protection(network: str) -> None:
@@ -154,7 +164,8 @@ def test_the_cost_of_protection(network: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("datasets", "leter"), ("methods", "InC"), ("settings", "low")]
+    ("option", "value"),
+    [("datasets", "leter"), ("methods", "InC"), ("settings", "low"), ("part", "crowds")],
 )
 def test_unknown_names_are_refused(option: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"{option}: there is no '{value}': "):

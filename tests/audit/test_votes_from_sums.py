@@ -10,10 +10,10 @@ import fedmend as fm
 from fedmend.audit import Audit
 from fedmend.audit.context import NotApplicable
 from fedmend.audit.recorder import Observations, rehearsal
-from fedmend.audit.votes_from_sums import VotesFromSums, _evidence, _Round
+from fedmend.audit.votes_from_sums import VotesFromSums, _Round
 from fedmend.data.table import Table
 from fedmend.methods.annotators.estimator import Annotators
-from fedmend.methods.annotators.worker import LOG_FLOOR, EvidenceForm
+from fedmend.methods.annotators.worker import EvidenceForm
 from fedmend.secure.sums import SumForm, ring_of
 
 SKILL = {"bank": 0.9, "telco": 0.75, "shop": 0.6}
@@ -90,17 +90,6 @@ def test_shifted_summands_are_shifted_back():
     assert opened.total().tolist() == [-5, 1, 1]
     del messages["b"]
     assert opened.total() is None
-
-
-def test_evidence_is_what_a_annotator_sums():
-    matrix = np.array([[0.9, 0.1], [0.3, 0.7]])
-    none = [0.0, 0.0]
-    columns = (matrix / matrix.sum(0)).T
-    assert _evidence(matrix, "row") == pytest.approx(np.vstack([matrix, none]))
-    assert _evidence(matrix, "column") == pytest.approx(np.vstack([columns, none]))
-    assert _evidence(matrix, "product") == pytest.approx(np.vstack([np.log(matrix).T, none]))
-    sure = _evidence(np.eye(2), "product")
-    assert sure == pytest.approx(np.array([[0.0, LOG_FLOOR], [LOG_FLOOR, 0.0], none]))
 
 
 @pytest.fixture

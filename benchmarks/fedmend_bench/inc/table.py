@@ -3,6 +3,7 @@
     fedmend bench inc -o datasets=letter -o models=lr -o seeds=3
     fedmend bench inc -o datasets=letter,covertype -o methods=all -o device=cuda -o folder=out
     fedmend bench inc -o crowds=bank,labelme -o rows=2000
+    fedmend bench inc -o part=crowd -o seeds=3
 
 Every data set, model and kind of noise is one batch of runs: all methods, settings and seeds train
 side by side. What a federation adds is measured apart (`cost`). Accuracies are means over seeds,
@@ -24,7 +25,7 @@ from fedmend.split.config import resolve_device
 from fedmend_bench.harness import Bar, BenchResult, device_name
 from fedmend_bench.inc import federated
 from fedmend_bench.inc.batched import CLEAN, SPECS, TABLE_METHODS, Outcome
-from fedmend_bench.inc.crowds import SILENT, TABLES, compare
+from fedmend_bench.inc.crowds import SILENT, TABLES, compare, votes_alone
 from fedmend_bench.inc.data import HUMAN, KINDS, SPANS, TABLE_KINDS, paper_table
 from fedmend_bench.inc.runs import MODELS, Finding, finding, plans
 from fedmend_bench.options import chosen, listed
@@ -70,6 +71,7 @@ def run(
     corrector: str | None = None,
     crowds: str | Sequence[str] = (),
     annotators: str | Sequence[int] = (3, 10, 30),
+    part: str | None = None,
     folder: str | None = None,
 ) -> BenchResult:
     """All that is named; `rows` keeps a part of each data set. `quick` is a smoke test.
@@ -80,11 +82,16 @@ def run(
     corrector: measure InC with a corrector of this model instead, over a federation.
     crowds: measure InC's defaults beside those of EM and MJ instead, on these tables with so many
     `annotators`, and on LabelMe (`crowds.py`).
+    part: "crowd" measures what votes alone cost among 203 annotators of 5,000 (or `rows`) rows.
     """
     if quick:
         seeds, epochs, rows = min(seeds, 2), min(epochs, 10), min(rows or 2000, 2000)
         datasets = "letter" if datasets == DATA else datasets
         models = "lr,mlp" if models == NETWORKS else models
+    if part is not None:
+        chosen("part", part, ("crowd",))
+        lines, promises = votes_alone(rows or 5000, seeds)
+        return BenchResult(NAME, lines, promises, device=device_name("cpu"))
     if crowds:
         counts = [str(each) for each in SILENT]
         lines, promises = compare(

@@ -20,7 +20,7 @@ from fedmend.audit.learner import Scores, bootstrap
 from fedmend.audit.recorder import Observations, Observed
 from fedmend.audit.result import Finding
 from fedmend.federation import COORDINATOR
-from fedmend.methods.annotators.worker import LOG_FLOOR, EvidenceForm
+from fedmend.methods.annotators.worker import EvidenceForm
 from fedmend.secure.sums import SumForm, ring_of, total_of
 
 MAX_PATTERNS = 4096
@@ -130,7 +130,7 @@ class VotesFromSums(Attack):
             return None
         rule = str(context.model.get_params().get("posterior", "product"))
         form = EvidenceForm.of(rule, len(parties))
-        tables = [form.encode(_evidence(self.expertise[p], rule)).astype(np.int64) for p in parties]
+        tables = [form.table(self.expertise[each], rule).astype(np.int64) for each in parties]
         said = [*range(classes), NOBODY]
         patterns = np.array(list(itertools.product(said, repeat=len(parties))))
         values = sum(table[patterns[:, at]] for at, table in enumerate(tables))
@@ -161,15 +161,6 @@ class VotesFromSums(Attack):
         return self.finding(
             COORDINATOR, from_, about, "single votes", "accuracy", scores, rows=len(votes)
         )
-
-
-def _evidence(matrix: np.ndarray, rule: str) -> np.ndarray:
-    """Per vote the evidence it is (`LabelWorker`), last that of none. **Shape** [C + 1, C]"""
-    if rule == "product":
-        rows = np.log(np.maximum(matrix, np.exp(LOG_FLOOR))).T
-    else:
-        rows = matrix if rule == "row" else (matrix / matrix.sum(0)).T
-    return np.vstack([rows, np.zeros(matrix.shape[1])])
 
 
 def _shares(votes: np.ndarray, told: np.ndarray) -> np.ndarray:

@@ -346,12 +346,8 @@ class _Line:
     """What two workers share: a key and a counter per direction, and a root for seeds."""
 
     def __init__(self, me: str, peer: str, public: bytes, secret: bytes, about: bytes) -> None:
-        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-
         self.me, self.peer, self.public = me, peer, public
-        self._about = about
-        self._out = ChaCha20Poly1305(derive_key(secret, "sealed", me, peer))
-        self._in = ChaCha20Poly1305(derive_key(secret, "sealed", peer, me))
+        self._about, self._secret = about, secret
         self._seeds = derive_key(secret, "seeds")
         self._sent = 0
         self._received = 0
@@ -377,13 +373,21 @@ class _Line:
         root = derive_key(b"".join(secrets), "line", transcript)
         return cls(me, peer, peer_lasting + peer_fresh, root, pack(*about))
 
+    @cached_property
+    def _ciphers(self) -> list[Any]:
+        """Out and in, made when needed: among many parties most lines carry masks alone."""
+        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+        ways = ((self.me, self.peer), (self.peer, self.me))
+        return [ChaCha20Poly1305(derive_key(self._secret, "sealed", *way)) for way in ways]
+
     def seal(self, plain: bytes, kind: str) -> bytes:
         with self._lock:
             number = self._sent
             self._sent += 1
         head = _HEAD.pack(VERSION, number)
         bound = pack(self._about, self.me, self.peer, kind, head)
-        return head + self._out.encrypt(_nonce(number), plain, bound)
+        return head + self._ciphers[0].encrypt(_nonce(number), plain, bound)
 
     def open(self, ciphertext: bytes, kind: str) -> bytes:
         from cryptography.exceptions import InvalidTag
@@ -397,7 +401,7 @@ class _Line:
         bound = pack(self._about, self.peer, self.me, kind, head)
         with self._lock:
             try:
-                plain = self._in.decrypt(
+                plain = self._ciphers[1].decrypt(
                     _nonce(number), memoryview(ciphertext)[_HEAD.size :], bound
                 )
             except InvalidTag as error:

@@ -879,23 +879,24 @@ class SumSession:
         """Call all parties at once. Who is gone is noted and left out; other errors are raised."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(min(len(self.workers), AT_ONCE), "fedmend-sum")
-        futures = {
-            party: self._pool.submit(
-                getattr(self.workers[party], method), *(Each.own(arg, party) for arg in args)
-            )
-            for party in parties
-        }
-        wait(futures.values())
-        self._gone = {}
-        for party, future in futures.items():
-            error = future.exception()
-            if isinstance(error, _ABSENCE):
-                self._gone[party] = error
-            elif error is not None:
+        answers: dict[str, Any] = dict.fromkeys(parties)
+
+        def ask(some: Sequence[str]) -> None:
+            for party in some:
+                call = getattr(self.workers[party], method)
+                try:
+                    answers[party] = call(*(Each.own(arg, party) for arg in args))
+                except Exception as error:  # raised below, when all have answered
+                    answers[party] = error
+
+        # One task a thread: a task takes as long to hand over as many an answer.
+        wait([self._pool.submit(ask, parties[at::AT_ONCE]) for at in range(AT_ONCE)])
+        failed = {party: each for party, each in answers.items() if isinstance(each, Exception)}
+        self._gone = {party: each for party, each in failed.items() if isinstance(each, _ABSENCE)}
+        for party, error in failed.items():
+            if party not in self._gone:
                 raise error
-        return {
-            party: future.result() for party, future in futures.items() if party not in self._gone
-        }
+        return {party: each for party, each in answers.items() if party not in self._gone}
 
     def _go_on_without_absent(self, name: str) -> None:
         """After a drop-out: stop, or leave the absent parties out from now on."""

@@ -271,6 +271,32 @@ def test_evidence_survives_its_fixed_point(rule, annotators, seed):
         assert annotators * form.span < 1 << 16
 
 
+@pytest.mark.parametrize("annotators", [2, 50])
+def test_what_a_vote_is_summed_as(annotators):
+    from fedmend.methods.annotators.worker import LOG_FLOOR, EvidenceForm
+
+    def summed(matrix, rule):
+        form = EvidenceForm.of(rule, annotators)
+        return form.decode(form.table(matrix, rule), 1), 2 * form.error(1) + 1e-6
+
+    matrix = np.array([[0.9, 0.1], [0.3, 0.7]])
+    none = [0.0, 0.0]
+    logs = np.vstack([np.log(matrix).T, none])
+    for rule, expected in {
+        "row": np.vstack([matrix, none]),
+        "bayes": np.vstack([(matrix / matrix.sum(0)).T, none]),
+        "product": logs,
+        "contrast": logs[:, :1] - logs[:, 1:],
+    }.items():
+        found, error = summed(matrix, rule)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=error)
+    sure, error = summed(np.eye(2), "product")
+    worst = np.array([[0.0, LOG_FLOOR], [LOG_FLOOR, 0.0], none])
+    np.testing.assert_allclose(sure, worst, rtol=0, atol=error)
+    furthest, error = summed(np.eye(2), "contrast")
+    np.testing.assert_allclose(furthest.ravel(), [-LOG_FLOOR, LOG_FLOOR, 0], rtol=0, atol=error)
+
+
 # ------------------------------------------------------------------ why sums are opened
 
 

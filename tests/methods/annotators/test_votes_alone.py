@@ -11,7 +11,9 @@ from fedmend.errors import DataError, FedmendWarning
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.methods.annotators.baselines import EM, MJ, Random
 from fedmend.methods.annotators.corrected import correct_labels
+from fedmend.methods.annotators.estimator import Annotators
 from fedmend.methods.annotators.inc import InC
+from fedmend.methods.annotators.worker import EvidenceForm
 
 CLASSES = ["cold", "cough", "flu"]
 
@@ -193,3 +195,35 @@ def test_many_annotators_and_no_vote_leaves():
     assert (model.corrected_ == np.array(CLASSES)[truth]).mean() > 0.9
     kinds = {entry.kind for entry in fed.ledger}
     assert not kinds & {"label", "row", "embedding", "gradient"}
+
+
+@pytest.mark.parametrize("secure", ["masks", "he"])
+def test_among_many_annotators_one_class_less_is_summed_and_labels_are_the_same(
+    secure, monkeypatch
+):
+    """Only differences between classes are needed, and the last class's evidence is not told."""
+    _, votes = drawn(80, [0.8, 0.7, 0.6] * 4, given=0.6)
+    widths: list[int] = []
+
+    def decode(form: EvidenceForm, total: np.ndarray, annotators: int) -> np.ndarray:
+        widths.append(total.shape[1])
+        return decoded(form, total, annotators)
+
+    decoded = EvidenceForm.decode
+    monkeypatch.setattr(EvidenceForm, "decode", decode)
+    contrasts = EM(secure=secure).fit(voters(votes))
+    assert set(widths) == {2}
+    monkeypatch.setattr(EM, "_annotators", lambda self, *at: Annotators(*at, secure=secure))
+    whole = EM(secure=secure).fit(voters(votes))
+    assert set(widths) == {2, 3}
+    assert contrasts.iterations_ == whole.iterations_
+    np.testing.assert_allclose(contrasts.posterior_, whole.posterior_, rtol=0, atol=1e-12)
+
+
+def test_among_few_annotators_narrow_sums_stay():
+    """Of 16 bits for each class, where a difference would take 32."""
+    _, votes = drawn(80, [0.8, 0.7, 0.6])
+    fed = voters(votes)
+    with EM()._annotators(fed, fed.names) as few:
+        few.attach()
+        assert few.evidence().shape == (80, 3) and (few.evidence()[:, -1] != 0).any()

@@ -261,9 +261,8 @@ def vote_likelihood(model: CrowdEstimator) -> np.ndarray:
     if not hasattr(model, "standing_"):
         told = model.posterior_.sum(1, keepdims=True) > 0
         return np.where(told, hardened(model.posterior_), 1.0)
-    with Annotators(
-        model.fed_, model.label_parties_, secure=model.secure, key_holder=model.key_holder
-    ) as annotators:
+    how: dict[str, Any] = {"secure": model.secure, "key_holder": model.key_holder}
+    with Annotators(model.fed_, model.label_parties_, **how, rule="contrast") as annotators:
         annotators.attach(model.classes_.tolist(), model.label_dp)
         evidence = annotators.evidence(model.posterior_)
     return np.exp(evidence - evidence.max(1, keepdims=True))

@@ -20,7 +20,7 @@ from fedmend.federation import COORDINATOR, Federation, WorkerGroup, require_fed
 from fedmend.federation.labels import keep_probability
 from fedmend.learn import metrics
 from fedmend.methods.annotators import aggregation as crowd
-from fedmend.methods.annotators.worker import EvidenceForm, LabelWorker
+from fedmend.methods.annotators.worker import NARROW_RING, EvidenceForm, LabelWorker
 from fedmend.methods.network import EPOCH_STEPS, RESTARTS, NetworkEstimator
 from fedmend.secure.sums import SumSession
 from fedmend.split.config import SplitConfig
@@ -75,6 +75,9 @@ class Annotators:
         key_holder: str | None = None,
         rule: str = "product",
     ) -> None:
+        # Among few annotators, whose sums have 16 bits, a contrast would need 32.
+        if rule == "contrast" and EvidenceForm.of("product", len(parties)).span < NARROW_RING:
+            rule = "product"
         if len(parties) < 2:
             raise DataError(
                 f"{len(parties)} of the parties label; a sum over annotators needs two or more",
@@ -167,12 +170,14 @@ class Annotators:
     def evidence(self, weights: np.ndarray | None = None) -> np.ndarray:
         """What all votes together say about each row's true class. **Shape** [n, C] float64.
 
+        By the rule "contrast" compared with the last class, which then has 0 everywhere.
         weights: how likely each class is, by which every party first estimates its T anew.
         """
         given = None if weights is None else weights.astype(np.float32, copy=False)
         total = self._sums.sum("evidence", between=(0, self._form.span), given=given).values
         self.error_bound = self._form.error(len(self.parties))
-        return self._form.decode(total, len(self.parties))
+        evidence = self._form.decode(total, len(self.parties))
+        return np.pad(evidence, ((0, 0), (0, len(self.classes) - evidence.shape[1])))
 
     # ------------------------------------------------------------------ expertise
 
@@ -515,7 +520,8 @@ class CrowdEstimator(NetworkEstimator):
         """Change the targets for one epoch, if the method does that."""
 
     def _annotators(self, fed: Federation, parties: list[str]) -> Annotators:
-        return Annotators(fed, parties, secure=self.secure, key_holder=self.key_holder)
+        how: dict[str, Any] = {"secure": self.secure, "key_holder": self.key_holder}
+        return Annotators(fed, parties, **how, rule="contrast")
 
     def _network(self, at: Fitting, targets: np.ndarray) -> tuple[SplitNetwork, ServerTop]:
         server = self._server(at.fed, at.annotators.classes, targets)

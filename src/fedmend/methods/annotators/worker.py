@@ -41,7 +41,8 @@ _SHELF = "methods.label_review"
 class LabelWorker(SumWorker):
     """A party's labels for the aligned rows.
 
-    rule: how a vote becomes evidence, "product", "row" or "bayes". annotators: how many are summed.
+    rule: how a vote becomes evidence, "product", "contrast" (the same less that of the last class,
+    all that a posterior needs), "row" or "bayes". annotators: how many are summed.
     """
 
     def __init__(
@@ -124,14 +125,9 @@ class LabelWorker(SumWorker):
 
     def _evidence(self) -> np.ndarray:
         """Whole numbers from 0, see `EvidenceForm`; a row without a vote says nothing."""
-        if self.rule == "product":
-            rows = np.log(np.maximum(self._matrix, np.exp(LOG_FLOOR))).T
-        else:
-            # Published: row y of T. Bayes: column y, as P(true | said) under even classes.
-            rows = self._matrix if self.rule == "row" else (self._matrix / self._matrix.sum(0)).T
         # There are far fewer different rows than rows: what is rounded is the table.
-        table = self._form.encode(np.vstack([rows, np.zeros(len(rows))]))
-        shape = (len(self._votes), len(self._classes))
+        table = self._form.table(self._matrix, self.rule)
+        shape = (len(self._votes), table.shape[1])
         if self._room.shape != shape:
             self._room = np.empty(shape, table.dtype)  # fresh memory costs more than filling it
         return np.take(table, self._votes, 0, out=self._room, mode="wrap")
@@ -323,7 +319,8 @@ class EvidenceForm:
         >>> EvidenceForm.of("product", 4).bits, EvidenceForm.of("product", 59).bits
         (10, 16)
         """
-        lowest, highest = (LOG_FLOOR, 0.0) if rule == "product" else (0.0, 1.0)
+        logs = {"product": (LOG_FLOOR, 0.0), "contrast": (LOG_FLOOR, -LOG_FLOOR)}
+        lowest, highest = logs.get(rule, (0.0, 1.0))
         room = (NARROW_RING - 1) / (annotators * (highest - lowest))
         bits = min(MOST_BITS, int(np.log2(room))) if room >= 1 else 0
         if annotators * 2.0 ** -(bits + 1) > NARROW_ERROR:
@@ -334,6 +331,19 @@ class EvidenceForm:
     @property
     def dtype(self) -> np.dtype:
         return np.dtype(np.uint16 if self.span < NARROW_RING else np.uint32)
+
+    def table(self, matrix: np.ndarray, rule: str) -> np.ndarray:
+        """What each vote is encoded as by a T, last that of none. **Shape** [C + 1, C or C - 1]"""
+        if rule in ("product", "contrast"):
+            rows = np.log(np.maximum(matrix, np.exp(LOG_FLOOR))).T
+        else:
+            # Published: row y of T. Bayes: column y, as P(true | said) under even classes.
+            rows = matrix if rule == "row" else (matrix / matrix.sum(0)).T
+        said = np.vstack([rows, np.zeros(len(rows))])
+        if rule == "contrast":  # of what is rounded, so that it is that of the sums
+            said = np.ldexp(np.rint(np.ldexp(said, self.bits)), -self.bits)
+            said = said[:, :-1] - said[:, -1:]
+        return self.encode(said)
 
     def encode(self, evidence: np.ndarray) -> np.ndarray:
         return (np.rint(evidence * (1 << self.bits)) - self.low).astype(self.dtype)
