@@ -819,6 +819,27 @@ BREAKS = (
         ("tests/preflight/test_agreement.py",),
     ),
     Break(
+        "preflight: few rows that both label",
+        "preflight/agreement.py",
+        "enough = both is not None and int(both.sum()) >= worker.site.rows.least",
+        "enough = both is not None",
+        ("tests/preflight/test_agreement.py",),
+    ),
+    Break(
+        "preflight: a count that serves again",
+        "preflight/agreement.py",
+        "worker.site.state.pop(",
+        "worker.site.state.get(",
+        ("tests/preflight/test_agreement.py",),
+    ),
+    Break(
+        "preflight: few own labels",
+        "preflight/agreement.py",
+        "given * (given.sum() >= worker.site.rows.least)",
+        "given",
+        ("tests/preflight/test_agreement.py",),
+    ),
+    Break(
         "cli: one exit code",
         "cli/entry.py",
         "return error.exit_code",
@@ -1255,8 +1276,8 @@ BREAKS = (
     Break(
         "annotators: T read by rows",
         "methods/annotators/worker.py",
-        "rows = np.log(np.maximum(self._matrix, np.exp(LOG_FLOOR))).T",
-        "rows = np.log(np.maximum(self._matrix, np.exp(LOG_FLOOR)))",
+        "rows = np.log(np.maximum(matrix, np.exp(LOG_FLOOR))).T",
+        "rows = np.log(np.maximum(matrix, np.exp(LOG_FLOOR)))",
         ("tests/methods/annotators/test_inc_protection.py", "-k", "stated_error"),
     ),
     Break(
