@@ -331,7 +331,7 @@ def world(make_fed: Any, make_frame: Any) -> Federation:
     return fed
 
 
-@pytest.mark.daily("VFL", "RISA", "completion, generated")
+@pytest.mark.daily("VFL", "RISA", "completion, generated", "VF-GAIN")
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.slow if name in LIKE_VFL else ()) for name in METHODS],
