@@ -22,14 +22,13 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nvflare.collab import collab
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply, new_cell_message
 from nvflare.fuel.f3.message import Message
 
-from fedmend.federation.engines.flare.host import Opener, PartyHost
 from fedmend.federation.engines.flare.kits import (
     CONTROLLER_CLASS,
     EXECUTOR_CLASS,
@@ -38,6 +37,9 @@ from fedmend.federation.engines.flare.kits import (
     mark_finished,
 )
 from fedmend.federation.engines.flare.link import ABSENT, OK, READY, SECONDS, Frame, Link
+
+if TYPE_CHECKING:
+    from fedmend.federation.engines.flare.host import Opener, PartyHost
 
 logger = logging.getLogger(__name__)
 # Where nobody set a log up, as at the coordinator, FLARE's lines would run over the screen.
@@ -69,6 +71,9 @@ class CollabParty:
 
     @collab.init
     def open(self) -> None:
+        # Brings pandas, for which the relay has no use.
+        from fedmend.federation.engines.flare.host import PartyHost
+
         kit = Path(collab.workspace.get_root_dir())
         self._host = PartyHost(
             collab.site_name,
