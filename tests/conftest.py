@@ -93,14 +93,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFile(config, log)
 
 
-USUAL: list[int] = []
-"""An epoch's steps, how often a training is begun again, and folds by which it is calibrated, as
-users have them."""
+USUAL: list[Any] = []
+"""An epoch's steps, how often a training is begun again, folds by which it is calibrated, draws of
+an interval of `auto`, and where logistic regression ends, as users have them."""
 
 
-def trainings_of(steps: int, restarts: int, folds: int) -> Iterator[None]:
+def trainings_of(steps: int, restarts: int, folds: int, draws: int, end: float) -> Iterator[None]:
+    from fedmend.methods.completion.linear import LinearModels
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedmend.split.scaling.FOLDS", folds)
+        patch.setattr("fedmend.methods.auto.blend.DRAWS", draws)
+        patch.setitem(LinearModels.__init__.__kwdefaults__, "tolerance", end)
         for module in ("network", "annotators.estimator"):
             patch.setattr(f"fedmend.methods.{module}.EPOCH_STEPS", steps)
             patch.setattr(f"fedmend.methods.{module}.RESTARTS", restarts)
@@ -112,11 +116,14 @@ def short_trainings():
     """An epoch goes through the rows once, however few, and what came to nothing is not begun
     again: most tests ask what a training does, not how far it gets. For others: `whole_trainings`.
     """
+    from fedmend.methods.auto.blend import DRAWS
+    from fedmend.methods.completion.linear import LinearModels
     from fedmend.methods.network import EPOCH_STEPS, RESTARTS
     from fedmend.split.scaling import FOLDS
 
-    USUAL[:] = EPOCH_STEPS, RESTARTS, FOLDS
-    yield from trainings_of(1, 0, 2)
+    end = LinearModels.__init__.__kwdefaults__["tolerance"]
+    USUAL[:] = EPOCH_STEPS, RESTARTS, FOLDS, DRAWS, end
+    yield from trainings_of(1, 0, 2, 40, 0.02)
 
 
 @pytest.fixture(scope="session", autouse=True)
