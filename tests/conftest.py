@@ -100,9 +100,12 @@ an interval of `auto`, and where logistic regression ends, as users have them.""
 
 def trainings_of(steps: int, restarts: int, folds: int, draws: int, end: float) -> Iterator[None]:
     from fedmend.methods.completion.linear import LinearModels
+    from fedmend.methods.risa.trust import fit_pool, fit_sources
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedmend.split.scaling.FOLDS", folds)
+        patch.setitem(fit_pool.__kwdefaults__, "folds", folds)
+        patch.setitem(fit_sources.__kwdefaults__, "folds", min(folds, 3))
         patch.setattr("fedmend.methods.auto.blend.DRAWS", draws)
         patch.setitem(LinearModels.__init__.__kwdefaults__, "tolerance", end)
         for module in ("network", "annotators.estimator"):

@@ -164,15 +164,6 @@ def test_the_mean_over_rounds_is_told_beside_the_last_model(tmp_path: Path) -> N
     assert late.rows[0]["mean of 30"] == late.rows[0]["last"] == on.rows[0]["last"]
 
 
-@pytest.mark.slow
-def test_warming_up_is_a_run_of_its_own(tmp_path: Path) -> None:
-    result = run(quick=True, methods="SAGE,FedAvg", rounds=2, warmup=1, folder=str(tmp_path))
-    assert [row["method"] for row in result.rows] == ["SAGE, warm-up 1", "FedAvg"]
-    assert (tmp_path / "digits-sage-warm1-0.5-0.json").is_file()
-    kept = json.loads((tmp_path / "digits-sage-warm1-0.5-0.json").read_text())
-    assert [each["utilisation"] > 0 for each in kept["rounds"]] == [False, True]
-
-
 def test_quick_compares_sage_with_fixmatch() -> None:
     result = run_bench("sage", quick=True, options={"rounds": 2})
     assert [row["method"] for row in result.rows] == ["FixMatch-LPL", "SAGE"]

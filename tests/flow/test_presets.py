@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ pytestmark = [
     pytest.mark.usefixtures("bare_report"),
     pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning"),
 ]
+weekly = partial(pytest.param, marks=pytest.mark.slow)
 Tables = Iterator[tuple[str, pd.DataFrame]]
 
 
@@ -91,26 +93,18 @@ def later_file(path):
 @pytest.mark.parametrize(
     ("tables", "method"),
     [
-        pytest.param(
-            torn, 'name = "fedcvt"\npreset = "paper"\nepochs = 2\n', marks=pytest.mark.slow
-        ),
+        weekly(torn, 'name = "fedcvt"\npreset = "paper"\nepochs = 2\n'),
         (
             columns,
             'name = "vfl"\nepochs = 5\n[complete]\npreset = "paper"\n'
             'correlation_mode = "bfv"\ngenerator_params = { epochs = 1 }\n',
         ),
-        pytest.param(
-            halves,
-            'name = "risa"\npreset = "images"\nembedding = 16\ntop = [16]\nepochs = 2\n',
-            marks=pytest.mark.slow,
+        weekly(
+            halves, 'name = "risa"\npreset = "images"\nembedding = 16\ntop = [16]\nepochs = 2\n'
         ),
-        pytest.param(
-            annotators, 'name = "inc"\npreset = "paper"\nepochs = 3\n', marks=pytest.mark.slow
-        ),
+        weekly(annotators, 'name = "inc"\npreset = "paper"\nepochs = 3\n'),
         (torn, 'name = "risa"\npreset = "paper"\nepochs = 6\n'),
-        pytest.param(
-            clients, 'name = "sage"\npreset = "paper"\nrounds = 2\n', marks=pytest.mark.slow
-        ),
+        weekly(clients, 'name = "sage"\npreset = "paper"\nrounds = 2\n'),
     ],
 )
 def test_a_published_method_made_shorter_predicts_new_rows(tmp_path, tables, method):

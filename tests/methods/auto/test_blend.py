@@ -163,9 +163,8 @@ def test_nested_scores_are_honest_where_there_is_nothing_to_learn() -> None:
     assert honest["interval"][0] < 0.5
 
 
-@pytest.mark.usefixtures("whole_training")
 @pytest.mark.parametrize("classes", [2, 3])
-def test_the_interval_of_an_auc_is_that_of_rows_drawn_again(classes) -> None:
+def test_the_interval_of_an_auc_is_that_of_rows_drawn_again(classes, whole_training) -> None:
     rng = np.random.default_rng(4)
     said = rng.dirichlet(np.ones(classes), 60).round(1)  # with ties
     truth = rng.integers(0, classes, 60)

@@ -184,8 +184,7 @@ def test_logistic_with_pseudo_labels():
     )
 
 
-@pytest.mark.usefixtures("whole_training")
-def test_a_rare_class_converges_within_the_steps():
+def test_a_rare_class_converges_within_the_steps(whole_training):
     a, b = joined(n=1500)
     b["rare"] = np.where(b["income"] > np.quantile(b["income"], 0.985), "yes", "no")
     fed = federation(a, b, aligned=1400)

@@ -230,8 +230,7 @@ def test_bins_tell_aligned_rows_apart():
 # ---------------------------------------------------------------------------------- set aside
 
 
-@pytest.mark.usefixtures("whole_training")
-def test_what_is_set_aside_is_a_ridge_regression_on_the_bins():
+def test_what_is_set_aside_is_a_ridge_regression_on_the_bins(whole_training):
     table, rng = a_table(), np.random.default_rng(1)
     frame = table.frame
     month = frame["month"].map({"may": 0.0, "june": 2.0, "july": 3.0, "november": 9.0}).to_numpy()

@@ -50,7 +50,7 @@ def test_full_confidence_changes_nothing_but_rounding():
     np.testing.assert_allclose(judged(mended(None)), judged(mended(1.0)), atol=1e-4)
 
 
-def test_what_is_not_believed_at_all_does_not_matter():
+def test_what_is_not_believed_at_all_does_not_matter(whole_training):
     one, other = judged(mended(0.0, guesses=2.0)), judged(mended(0.0, guesses=-2.0))
     np.testing.assert_allclose(one, other, atol=1e-5)
     believed = [judged(mended(0.9, guesses=2.0)), judged(mended(0.9, guesses=-2.0))]

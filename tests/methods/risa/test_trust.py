@@ -129,7 +129,7 @@ def test_who_does_harm_is_not_heard(rows):
     )
 
 
-def test_harm_within_the_error_of_the_mean_shuts_nobody_out():
+def test_harm_within_the_error_of_the_mean_shuts_nobody_out(whole_training):
     """Few rows tell little: columns that say next to nothing look harmful every other time."""
     heard = []
     for seed in range(12):
