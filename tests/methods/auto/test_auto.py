@@ -15,7 +15,7 @@ from fedmend.errors import ConfigError, ResumeError
 from fedmend.methods.auto import auto as module
 
 N, KNOWN = 900, 240
-QUICK: dict[str, Any] = {"folds": 3, "settings": {"epochs": 6, "trees": 15, "members": 2}}
+QUICK: dict[str, Any] = {"folds": 2, "settings": {"epochs": 6, "trees": 15, "members": 2}}
 BRIEF = QUICK | {"settings": {"epochs": 1, "trees": 4, "refit": False}}
 
 
@@ -202,12 +202,12 @@ def test_an_interrupted_choice_goes_on(tmp_path, monkeypatch) -> None:
 
         monkeypatch.setattr(module._Contest, "_one", counted)
 
-    until(2)
+    until(1)
     with pytest.raises(KeyboardInterrupt):
         fm.Auto(**how).fit(federation(people()), checkpoint=tmp_path)
     until(99)
     again = fm.Auto(**how).fit(federation(people()), checkpoint=tmp_path, resume=True)
-    assert done == [0, 1, 2], "no fold twice"
+    assert done == [0, 1], "no fold twice"
     assert again.choice_["kinds"] == whole.choice_["kinds"]
 
 
