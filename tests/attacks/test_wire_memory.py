@@ -80,7 +80,7 @@ def test_memory_stays_within_the_bound(name: str, monkeypatch: pytest.MonkeyPatc
     torch.zeros(1)  # what a library sets up once is not the message's
     monkeypatch.setattr(wire, "MEMORY_FLOOR", 1 << 17)  # so that short messages come near it
     for tag in (b"l", b"t"):
-        for total in (3_000, 12_000, 40_000):
+        for total in (3_000, 20_000):
             message = many(SMALL[name], total, tag)
             peak, _ = peak_of(message)
             # What numpy and torch keep besides is little of the true floor, not of this one.
