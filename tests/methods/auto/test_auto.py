@@ -13,6 +13,8 @@ import pytest
 import fedmend as fm
 from fedmend.errors import ConfigError, ResumeError
 from fedmend.methods.auto import auto as module
+from fedmend.report.page import render
+from fedmend.report.record import RunRecord
 
 N, KNOWN = 900, 240
 QUICK: dict[str, Any] = {"folds": 2, "settings": {"epochs": 6, "trees": 15, "members": 2}}
@@ -186,6 +188,20 @@ def test_every_kind_of_label(label, task, metric) -> None:
     slack = 1.1 if label == "count" else 1.0
     assert (together < alone * slack) if metric == "rmse" else (together > alone)
     assert len(model.predict(test, rows="all")) == 250
+
+
+def test_a_score_that_no_row_can_tell_is_left_out() -> None:
+    """A class that is typed otherwise in a few rows, all of them known to the telco."""
+    frame = people()
+    frame.loc[range(0, 36, 3), "y"] = "Yes "
+    model = fm.Auto(candidates=["local", "local-trees"], **BRIEF).fit(federation(frame))
+    assert model.choice_ is not None
+    (alone,) = (line for line in model.choice_["why"] if "only the label party knows" in line)
+    assert "auc cannot be told, as a class is not among these 360 rows." in alone
+    assert not any("nan" in line.split() for line in model.choice_["why"])
+    assert [[*each["scores"]] for each in model.choice_["candidates"]] == [["shared"]] * 2
+    record = RunRecord("few of a class", [], "auc", choice=model.choice_)
+    assert "cannot be told" in render(record, [])
 
 
 def test_an_interrupted_choice_goes_on(tmp_path, monkeypatch) -> None:

@@ -516,7 +516,7 @@ def _described(
         scores = {
             kind: told["candidates"][each.slug]
             for kind, told in found["kinds"].items()
-            if each.slug in able
+            if each.slug in able and np.isfinite(told["candidates"][each.slug]["score"])
         }
         candidates.append(
             {
@@ -555,7 +555,6 @@ WORDS = {
 def _why(choice: Mapping[str, Any], how: Auto) -> list[str]:
     lines = [_worth(choice), *_completing(choice)]
     for kind, told in choice["kinds"].items():
-        low, high = told["interval"] or (float("nan"),) * 2
         shares = {
             each["title"]: each["weights"][kind]
             for each in choice["candidates"]
@@ -566,10 +565,14 @@ def _why(choice: Mapping[str, Any], how: Auto) -> list[str]:
             f"{title} {value / total:.0%}"
             for title, value in sorted(shares.items(), key=lambda each: -each[1])
         )
+        judged = f"cannot be told, as a class is not among these {told['rows']:,} rows"
+        if np.isfinite(told["score"]):
+            low, high = told["interval"] or (told["score"],) * 2
+            judged = f"is {told['score']:.3f} (95 % interval {low:.3f} to {high:.3f}, "
+            judged += f"{told['rows']:,} rows)"
         lines.append(
             f"On {WORDS[kind]} {listed} decide. Chosen on some folds and judged on the others, "
-            f"{choice['metric']} is {told['score']:.3f} (95 % interval {low:.3f} to {high:.3f}, "
-            f"{told['rows']:,} rows)."
+            f"{choice['metric']} {judged}."
         )
     if choice["folds"] < how.folds:
         lines.append(
@@ -582,7 +585,7 @@ def _why(choice: Mapping[str, Any], how: Auto) -> list[str]:
 def _worth(choice: Mapping[str, Any]) -> str:
     """Whether the partners' columns pay, on the rows that they know."""
     told = choice["kinds"].get(SHARED)
-    if told is None or "apart" not in told:
+    if told is None or not np.isfinite(told.get("apart", np.nan)):
         return f"{choice['chosen']} was chosen."
     gain, low, what = _gain(choice["metric"], told["apart"], told["apart_interval"])
     if low > 0:
@@ -601,7 +604,7 @@ def _completing(choice: Mapping[str, Any]) -> list[str]:
         for weight in each["weights"].values()
     ]
     told = choice["kinds"].get(SHARED) or choice["kinds"].get(ALONE)
-    if told is None or "completing" not in told:
+    if told is None or not np.isfinite(told.get("completing", [np.nan])[0]):
         return []
     gain, low, what = _gain(choice["metric"], *told["completing"])
     if not any(heard):
