@@ -10,6 +10,7 @@ from sklearn.metrics import cohen_kappa_score
 
 from fedmend.errors import AlignmentError, DataError, Refused
 from fedmend.federation import COORDINATOR, Policy
+from fedmend.federation.bound import Bound
 from fedmend.preflight.agreement import alpha_of, called, kappa_of, label_agreement
 from fedmend.secure.columns import Columns
 from fedmend.secure.dealer import DealerWorker
@@ -134,6 +135,17 @@ def test_a_count_serves_one_comparison(annotators):
     asked = {"classes": CLASSES, "beside": "doctor-1"}
     with ProductSession(fed, Columns("doctor-0", "label-votes", asked), "doctor-1") as session:
         assert not session.fixed_facts["names"]
+
+
+def test_in_a_run_the_coordinator_does_not_say_how_many_rows_both_label(annotators):
+    fed = annotators(few_in_common(10))
+    for name in fed.names:
+        site = fed.engine.site(name)
+        site.bound = Bound.to(name, ["label-agreement"], site.policy)
+    assert label_agreement(fed).pairs[0].rows == 10
+    group = fed.workers(DealerWorker, parties=["a"], role="fixed")
+    with group, pytest.raises(Refused, match="learn"):
+        group["a"].learn(np.full((1, 1), 1000), "preflight.agreement train b")
 
 
 def test_no_label_and_no_row_crosses(annotators):
