@@ -48,6 +48,15 @@ def test_a_network_stops_before_it_learns_the_errors_by_heart(method, crowd_of):
     assert short.predict_proba(test).shape == (200, 3)
 
 
+def test_the_loss_that_is_told_is_none_below_zero(crowd_of):
+    told = []
+    EM(epochs=2).fit(
+        crowd_of(rates=(0.1,) * 9, rows=120).fed,  # so many that a class less is summed
+        progress=lambda stage, *rest: told.append(rest[2]["val_loss"]) if stage == "length" else 0,
+    )
+    assert len(told) == 2 and min(told) > 0
+
+
 def test_a_training_that_collapses_begins_again(crowd_of, monkeypatch):
     tried: list[int] = []
     one = estimator.Trial._one

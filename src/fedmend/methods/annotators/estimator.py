@@ -360,6 +360,7 @@ class Trial:
 
     def length(self, rows: np.ndarray, held: np.ndarray) -> Length:
         said = self.inferred.evidence[held]
+        said = said - said.max(1, keepdims=True)  # so that nobody can do better than a loss of 0
         shares = crowd.class_shares(self.inferred.targets[rows])
         least = crowd.held_out_loss(np.broadcast_to(shares, said.shape), said)
         tried: list[tuple[float, int]] = []
