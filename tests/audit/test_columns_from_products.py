@@ -12,6 +12,7 @@ from fedmend.audit.columns_from_products import ColumnsFromProducts, ranks_from_
 from fedmend.audit.context import NotApplicable
 from fedmend.audit.recorder import Observations, Observed, rehearsal
 from fedmend.errors import PrivacyWarning
+from fedmend.federation import KINDS
 from fedmend.secure import rank_correlation
 from fedmend.secure.columns import IntegerColumns
 from fedmend.secure.correlation import centred_ranks
@@ -37,7 +38,8 @@ def test_many_differences_leave_little_of_the_ranks_open():
 def correlated(make_fed, make_frame):
     def run(rows=40, **options):
         attack = ColumnsFromProducts(Observations("train", 0, 1))
-        fed = make_fed(make_frame(rows), columns=COLUMNS)
+        open_ = fm.Policy(allow=frozenset(KINDS))
+        fed = make_fed(make_frame(rows), columns=COLUMNS, policy_bank=open_, policy_telco=open_)
         copy = rehearsal(fed, [attack.hear])
         rank_correlation(copy, "bank", "telco", **options)
         return attack
