@@ -46,7 +46,7 @@ demo: setup ## the whole flow on real data: look, align, mend, train, predict, d
 
 test: setup ## lint, types, docs and tests: what CI runs
 	@# The docs import the package as well: after what tests import is compiled.
-	@$(MAKE) --no-print-directory -j $(JOBS) types $(COMPILED) lint docs
+	@$(MAKE) --no-print-directory -j $(JOBS) $(COMPILED) types lint docs
 	$(PYTEST)
 
 test-slow: setup ## the long tests too, and those on the data under FEDMEND_DATA
