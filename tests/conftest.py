@@ -55,6 +55,20 @@ def pytest_itemcollected(item: Any) -> None:
         item.add_marker(pytest.mark.slow)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
+    """A name that no parameter has would make all of a test's parameters weekly, unnoticed."""
+    if any("::" in each for each in config.args):
+        return
+    lost: dict[str, set[str]] = {}
+    for item in items:
+        if mark := item.get_closest_marker("daily"):
+            test = item.nodeid.partition("[")[0]
+            lost.setdefault(test, set(mark.args)).discard(item.callspec.id)
+    if wrong := {test: names for test, names in lost.items() if names}:
+        raise pytest.UsageError(f"daily names parameters that are not there: {wrong}")
+
+
 SHARING = ("tests/machines/", "tests/serve/")
 """Folders whose files share what was made once: a federation of processes, trained runs."""
 STAGES, SQL = "tests/flow/test_stages.py", "tests/data/test_sql.py"
