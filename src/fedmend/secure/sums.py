@@ -39,7 +39,7 @@ import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -890,7 +890,8 @@ class SumSession:
                     answers[party] = error
 
         # One task a thread: a task takes as long to hand over as many an answer.
-        wait([self._pool.submit(ask, parties[at::AT_ONCE]) for at in range(AT_ONCE)])
+        for task in [self._pool.submit(ask, parties[at::AT_ONCE]) for at in range(AT_ONCE)]:
+            task.result()
         failed = {party: each for party, each in answers.items() if isinstance(each, Exception)}
         self._gone = {party: each for party, each in failed.items() if isinstance(each, _ABSENCE)}
         for party, error in failed.items():
