@@ -56,8 +56,8 @@ def test_every_recipe_has_the_authors_settings() -> None:
         estimator = estimator_of(name, "paper", rounds=7)
         estimator._check()
         assert estimator.rounds == 7, name
-        assert estimator.unlabelled_batch == 256
-        assert estimator_of(name, "default").unlabelled_batch == 64
+        assert estimator.batch_size == 128
+        assert estimator_of(name, "default").batch_size == 32
     assert estimator_of("FedProx+FixMatch", "paper").get_params()["prox"] == 1e-3
     assert estimator_of("CPG only", "paper").get_params()["cdsc"] is False
     with pytest.raises(ConfigError, match="settings"):

@@ -24,9 +24,7 @@ from fedmend_bench.sage.simulator import Simulator
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-SMALL = RoundSettings(
-    epochs=1, labelled_batch=16, unlabelled_batch=32, optimizer=OptimizerSpec("sgd", 0.02, 1e-4)
-)
+SMALL = RoundSettings(epochs=1, batch_size=16, optimizer=OptimizerSpec("sgd", 0.02, 1e-4))
 
 
 def noise(n: int, side: int = 32) -> torch.Tensor:
@@ -92,8 +90,8 @@ def test_tables_give_the_numbers_of_a_cpu(method) -> None:
 @pytest.mark.parametrize("carry", [False, True])
 def test_captured_steps_are_the_plain_ones(method, carry) -> None:
     net = NetSpec("resnet8", 4, channels=3, width=16)
-    settings = replace(SMALL, precision="float64", carry_momentum=carry)
-    options = {"device": "cuda", "per_round": 2}
+    settings = replace(SMALL, precision="float64")
+    options = {"device": "cuda", "per_round": 2, "carry_momentum": carry}
     replayed = after(image_pools(), net, method, settings, **options)
     plain = after(image_pools(), net, method, settings, capture=False, **options)
     assert torch.allclose(replayed, plain, atol=1e-9)

@@ -425,7 +425,7 @@ def test_a_clients_batches_and_views_are_its_own() -> None:
                 return do(*args)
 
             patch.setattr(rounds, "make_plan", make_plan)
-            fm.FedAvg(rounds=1, epochs=1, labelled_batch=10, hidden=(4,)).fit(fed)
+            fm.FedAvg(rounds=1, epochs=1, batch_size=10, hidden=(4,)).fit(fed)
         plans.append(torch.cat(made))
     seeded, first, second, again = plans
     assert torch.equal(first, again)

@@ -29,7 +29,7 @@ def clients(n: int = 40, parties: int = 3, *, test: bool = True, noise: float = 
     return fm.Federation(*made)
 
 
-BY_HEART = {"rounds": 4, "epochs": 60, "hidden": (128,), "noise": 0.0, "drop": 0.0, "lr": 0.05}
+BY_HEART = {"rounds": 4, "epochs": 60, "hidden": (128,), "lr": 0.05}
 
 
 def audit(fed, **params):

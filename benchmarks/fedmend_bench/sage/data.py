@@ -121,7 +121,7 @@ def _digits(
     test, train = order[:450], order[450:]
     spread = values[train].std(0)
     values = (values - values[train].mean(0)) / np.where(spread > 0, spread, 1.0)
-    views = TableViews(torch.from_numpy(values[train]), noise=0.3, drop=0.4)
+    views = TableViews(torch.from_numpy(values[train]))
     pools = _pools(views, y[train], alpha, clients, labelled, split, seed, all_labels)
     net = NetSpec("mlp", classes=10, numeric=len(names), hidden=(64,))
     return World(pools, net, TableViews(torch.from_numpy(values[test])), y[test])

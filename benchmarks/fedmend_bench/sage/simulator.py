@@ -62,6 +62,7 @@ class Simulator:
     """Clients, a global model, and rounds.
 
     per_round: how many clients are drawn for a round; None takes all.
+    carry_momentum: one optimizer goes from client to client (a quirk of SAGE's code).
     capture: on a GPU, replay captured steps; None where the method allows it.
     server: how updates become the next weights, and what goes to clients besides; FedAvg's.
     """
@@ -75,12 +76,15 @@ class Simulator:
         *,
         per_round: int | None = None,
         seed: int = 0,
+        carry_momentum: bool = False,
         device: str = "auto",
         capture: bool | None = None,
         server: Server | None = None,
     ) -> None:
         kernels.install()
         self.settings = settings or RoundSettings()
+        if carry_momentum and self.settings.warmup:
+            raise ConfigError("warmup and carry_momentum do not go together. Mend: leave one out")
         self.net, self.method, self.per_round, self.seed = net, method, per_round, seed
         self.device = resolve_device(device)
         moved: dict[int, Views] = {}
@@ -88,7 +92,11 @@ class Simulator:
         if len(self.pools) != len(pools):
             raise ConfigError("two clients have one name. Mend: Pool(…, name=…)")
         draw_clients(list(self.pools), per_round, seed, 0)  # raises where there are fewer
-        self.trainer = Trainer(net, method, self.settings, self.device, capture=capture)
+        self.trainer = Trainer(
+            *(net, method, self.settings, self.device),
+            capture=capture,
+            carry_momentum=carry_momentum,
+        )
         self._warm: Trainer | None = None
         self.server = server or Server()
         start = initial_weights(net, seed)
@@ -149,13 +157,20 @@ class Simulator:
 
     def fingerprint(self) -> str:
         """What must be the same for a run to go on from a checkpoint."""
+        # Under the names of the first runs, so that checkpoints of these can be gone on with.
+        settings = self.settings.to_dict()
+        settings |= {
+            "labelled_batch": settings.pop("batch_size"),
+            "unlabelled_batch": self.settings.unlabelled_batch,
+            "carry_momentum": self.trainer.carry_momentum,
+        }
         sizes = {
             name: [len(pool.labelled), len(pool.unlabelled)] for name, pool in self.pools.items()
         }
         facts = {
             "net": self.net.to_dict(),
             "method": self.method.to_dict(),
-            "settings": self.settings.to_dict(),
+            "settings": settings,
             "per_round": self.per_round,
             "seed": self.seed,
             "clients": sizes,
@@ -165,7 +180,7 @@ class Simulator:
     def checkpoint(self) -> dict[str, Any]:
         """All that a run needs to go on, as wire values."""
         momentum = {}
-        if self.settings.carry_momentum:
+        if self.trainer.carry_momentum:
             momentum = _on_cpu(self.trainer.net.optimizer.state())
         return {
             "run": self.fingerprint(),
@@ -185,7 +200,7 @@ class Simulator:
             )
         self.round = int(saved["round"])
         self.weights = saved["weights"].to(self.device, self.settings.dtype)
-        if self.settings.carry_momentum:
+        if self.trainer.carry_momentum:
             self.trainer.net.optimizer.restore(saved["momentum"])
         self.states = {name: {} for name in self.pools}
         for name, state in saved["states"].items():

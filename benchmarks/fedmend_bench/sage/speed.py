@@ -66,18 +66,15 @@ def _images(
     labels = torch.randint(0, 10, shape[:1], generator=generator)
     spec = NetSpec("resnet8", 10, channels=3, width=size.width)
     precision = "bf16" if device.type == "cuda" else "float32"
-    settings = RoundSettings(
-        labelled_batch=size.batch,
-        unlabelled_batch=2 * size.batch,
-        precision=precision,
-        carry_momentum=True,
-    )
+    settings = RoundSettings(batch_size=size.batch, precision=precision)
     flops = step_flops(spec, size)
     rate = matmul_rate(device)
     what = f"ResNet-8 ({size.width}), {size.side} x {size.side}, batch {5 * size.batch}"
     views = ImageViews(images)
     simulator = Simulator(
-        _pools(views, labels, size), spec, PseudoMethod("sage"), settings, device=str(device)
+        *(_pools(views, labels, size), spec, PseudoMethod("sage"), settings),
+        carry_momentum=True,
+        device=str(device),
     )
     ms = statistics.median(_round_ms(simulator) for _ in range(rounds + 1))
     peak = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else 0.0

@@ -190,7 +190,11 @@ def _train(curve: Curve, world: World, rounds: int, setting: Setting) -> Curve:
         precision=setting.precision,
         warmup=curve.settings.get("warmup", 0),
     )
-    simulator = simulator_of(estimator, world.pools, world.net, device=setting.device)
+    simulator = simulator_of(
+        *(estimator, world.pools, world.net),
+        carry_momentum=curve.settings["settings"] == "paper",
+        device=setting.device,
+    )
     world = world.on(simulator)
     means = {str(rounds): RoundAverage(rounds) for rounds in setting.averages}
     if setting.folder is not None:

@@ -88,7 +88,7 @@ class Tables:
         if name != "FedAvg":
             options["warmup"] = cell.warmup
         estimator = estimator_of(CANDIDATES[name], "default", **options)
-        views = TableViews(torch.from_numpy(self.values), noise=0.3, drop=0.4)
+        views = TableViews(torch.from_numpy(self.values))
         pools = [
             Pool(
                 views,

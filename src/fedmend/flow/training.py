@@ -207,8 +207,6 @@ class _Training:
         with measured(self.fed) as cost:
             estimator = make(self.method.name, self.method.params, self.seed)
             tested = self.plan.config.horizontal and not self.plan.leaves_out("evaluate")
-            if tested and estimator.watch is None:
-                estimator.set_params(watch="test")
             estimator.fit(
                 self.fed,
                 progress=lambda what, done, total, facts: listener.progress(
@@ -217,6 +215,7 @@ class _Training:
                 checkpoint=self.steps.folder / CHECKPOINTS / f"{self.unit}-{mark[:8]}",
                 resume=True,
                 **self.also,
+                **({"watch": "test"} if tested else {}),
             )
         notes += estimator.notes_
         if estimator.privacy_ is not None:

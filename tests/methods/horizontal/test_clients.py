@@ -1,7 +1,5 @@
 """Horizontal training over a federation: the simulator's numbers, a common encoding, bad input."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,8 +19,7 @@ from fedmend.methods.horizontal.rounds import RoundSettings
 
 SMALL = RoundSettings(
     epochs=2,
-    labelled_batch=16,
-    unlabelled_batch=32,
+    batch_size=16,
     optimizer=OptimizerSpec("sgd", 0.05, 1e-4, 0.9),
 )
 
@@ -90,21 +87,19 @@ def test_evaluation_is_that_of_all_predictions_together():
 
 def test_a_run_goes_on_from_its_checkpoint(tmp_path):
     method = PseudoMethod("flexmatch")
-    settings = replace(SMALL, carry_momentum=True)
-    fed = federation(2)
-    with FederatedClients(fed, method, settings) as whole:
+    with FederatedClients(federation(2), method, SMALL) as whole:
         for number in range(4):
             whole.run_round()
             if number == 1:
                 whole.save_checkpoint(tmp_path / "run.fmw")
-    with FederatedClients(federation(2), method, settings) as later:
+    with FederatedClients(federation(2), method, SMALL) as later:
         later.load_checkpoint(tmp_path / "run.fmw")
         assert later.round == 2
         later.run_round()
         later.run_round()
     assert torch.equal(later.weights, whole.weights)
     with (
-        FederatedClients(federation(2), method, settings, seed=9) as other,
+        FederatedClients(federation(2), method, SMALL, seed=9) as other,
         pytest.raises(ResumeError, match="another run"),
     ):
         other.load_checkpoint(tmp_path / "run.fmw")
@@ -141,7 +136,7 @@ def test_clients_of_images():
         table = Table(rows, pd.DataFrame({"y": label}), label="y", blocks={"image": images[rows]})
         members.append(Party(f"p{number}", table))
     fed = Federation(*members, strict=True)
-    settings = RoundSettings(epochs=1, labelled_batch=16, unlabelled_batch=32)
+    settings = RoundSettings(epochs=1, batch_size=16)
     with FederatedClients(
         fed, PseudoMethod("sage"), settings, net="cnn", width=4, flip=False
     ) as clients:
@@ -196,7 +191,7 @@ def test_a_party_of_too_few_test_rows_is_left_out_of_the_scores_and_it_is_said()
         ),
         strict=True,
     )
-    model = FedAvg(rounds=2, watch="test").fit(fed)
+    model = FedAvg(rounds=2).fit(fed, watch="test")
     assert list(model.history_[-1]["accuracy_by_party"]) == ["p1"]
     (said,) = model.notes_
     assert said.startswith("the scores are without p0: ")

@@ -36,12 +36,12 @@ def pool_of(n: int = 120, labelled: int = 12, seed: int = 0) -> Pool:
     truth = rng.integers(0, 3, n)
     x = torch.from_numpy(CENTRES[truth] + rng.normal(size=(n, 4))).float()
     labels = np.where(np.arange(n) < labelled, truth, -1)
-    return Pool(TableViews(x, noise=0.1, drop=0.1), labels, truth=truth, name=f"client-{seed}")
+    return Pool(TableViews(x), labels, truth=truth, name=f"client-{seed}")
 
 
 def trainer_of(method, lr=0.05, optimizer="sgd", **settings):
     spec = OptimizerSpec(optimizer, lr, 0.0, 0.9)
-    given = RoundSettings(2, 15, 24, spec, **settings)
+    given = RoundSettings(2, 12, spec, **settings)
     return Trainer(SPEC, method, given, torch.device("cpu"))
 
 
@@ -87,7 +87,7 @@ def test_rounds_learn_and_repeat(method, start):
 
 
 def test_the_server_sends_the_nearest_models(start):
-    server = MatchServer(helpers=2)
+    server = MatchServer()
     assert server.send(start) == {}
     models = torch.stack([start + 3.0, start + 0.1, start - 0.2])
     psi = [{"psi": torch.full((3,), float(value))} for value in (0, 2, 4)]
@@ -96,7 +96,7 @@ def test_the_server_sends_the_nearest_models(start):
     sent = server.send(start)
     assert sent["psi"].tolist() == [2.5, 2.5, 2.5]
     assert torch.equal(sent["helpers"], models[[1, 2]])
-    other = MatchServer(helpers=2)
+    other = MatchServer()
     other.restore(server.state())
     assert torch.equal(other.send(start)["helpers"], sent["helpers"])
 
@@ -315,7 +315,7 @@ def test_half_precision_weighs_rows_like_double_precision():
     for precision in ("float64", "bf16"):
         method = DureMethod()
         spec = OptimizerSpec("sgd", 0.05, 0.0, 0.0)
-        given = RoundSettings(1, 64, 32, spec, precision=precision)
+        given = RoundSettings(1, 64, spec, precision=precision)
         trainer = Trainer(net, method, given, torch.device("cpu"))
         pool = Pool(ImageViews(images), labels).to(trainer.device, given, {})
         trainer.net.load(initial_weights(net, 0).to(given.dtype))

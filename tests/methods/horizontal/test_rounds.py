@@ -43,9 +43,7 @@ from fedmend.methods.horizontal.rules import SageRule
 from fedmend.methods.horizontal.views import ImageViews, TableViews
 
 CPU = torch.device("cpu")
-SMALL = RoundSettings(
-    epochs=2, labelled_batch=8, unlabelled_batch=16, optimizer=OptimizerSpec("sgd", 0.05, 1e-3, 0.9)
-)
+SMALL = RoundSettings(epochs=2, batch_size=8, optimizer=OptimizerSpec("sgd", 0.05, 1e-3, 0.9))
 
 
 def table_pool(n: int = 60, classes: int = 3, seed: int = 0, name: str = "a") -> Pool:
@@ -73,16 +71,15 @@ IMAGE_NET = NetSpec("resnet8", 4, channels=3, width=4)
 @given(
     st.integers(1, 40),
     st.integers(1, 30),
-    st.integers(1, 50),
     st.integers(1, 4),
     st.integers(0, 99),
 )
-def test_a_pass_takes_every_row_at_most_once(n, b, u, epochs, seed):
+def test_a_pass_takes_every_row_at_most_once(n, b, epochs, seed):
     pool = Pool(TableViews(torch.zeros(n, 1)), torch.zeros(n))
-    rounds = RoundSettings(epochs=epochs, labelled_batch=b, unlabelled_batch=u)
+    rounds = RoundSettings(epochs=epochs, batch_size=b)
     plan = make_plan(pool, rounds, PseudoMethod(), round_generator(seed, "a", 1))
     steps = epochs * max(1, n // b)
-    assert plan.shape == (steps, min(b, n), min(u, n))
+    assert plan.shape == (steps, min(b, n), min(2 * b, n))
     for rows in (plan.labelled, plan.unlabelled):
         per_pass = n // rows.shape[1]
         for at in range(0, steps, per_pass):
@@ -132,17 +129,17 @@ def test_image_inputs_are_standardised_bytes():
 def test_strong_table_views_lose_the_share_of_cells_they_should():
     numeric = torch.full((4000, 5), 3.0)
     codes = torch.full((4000, 2), 4)
-    views = TableViews(numeric, codes, noise=0.5, drop=0.3)
+    views = TableViews(numeric, codes)
     generator = torch.Generator().manual_seed(0)
     rows = torch.arange(4000)
     weak, same = views.weak(rows, views.draw_weak(4000, generator))
     assert torch.equal(same, codes)
-    assert float((weak - numeric).std()) == pytest.approx(0.05, rel=0.05)
+    assert float((weak - numeric).std()) == pytest.approx(0.03, rel=0.05)
     strong, fewer = views.strong(rows, views.draw_strong(4000, generator))
     lost = strong == 0
-    assert float(lost.float().mean()) == pytest.approx(0.3, abs=0.02)
-    assert float((fewer == 0).float().mean()) == pytest.approx(0.3, abs=0.02)
-    assert float((strong[~lost] - 3.0).std()) == pytest.approx(0.5, rel=0.05)
+    assert float(lost.float().mean()) == pytest.approx(0.4, abs=0.02)
+    assert float((fewer == 0).float().mean()) == pytest.approx(0.4, abs=0.02)
+    assert float((strong[~lost] - 3.0).std()) == pytest.approx(0.3, rel=0.05)
 
 
 # ---------------------------------------------------------------------------------- networks
@@ -274,8 +271,7 @@ def test_clients_start_with_a_clean_optimizer_unless_momentum_is_carried():
     first, second = table_pool(seed=1, name="x"), table_pool(seed=2, name="y")
 
     def after(carry: bool, before: bool) -> torch.Tensor:
-        rounds = replace(SMALL, carry_momentum=carry)
-        trainer = Trainer(TABLE_NET, Supervised(), rounds, CPU)
+        trainer = Trainer(TABLE_NET, Supervised(), SMALL, CPU, carry_momentum=carry)
         if before:
             trainer.train(first, start, round_generator(0, "x", 1))
         return trainer.train(second, start, round_generator(0, "y", 1)).weights
@@ -288,7 +284,7 @@ def test_measures_are_those_of_the_rows():
     """Pseudo-label accuracy and utilisation of one step, counted by hand."""
     pool = table_pool(n=40)
     pool = Pool(pool.views, pool.labels, truth=torch.arange(40) % 3, name="a")
-    rounds = RoundSettings(epochs=1, labelled_batch=40, unlabelled_batch=40)
+    rounds = RoundSettings(epochs=1, batch_size=40)
     trainer = Trainer(TABLE_NET, PseudoMethod({"name": "local", "tau": 0.5}), rounds, CPU)
     start = initial_weights(TABLE_NET, 2) * 3
     generator = round_generator(0, "a", 1)
@@ -421,7 +417,6 @@ ROWS, IMAGES = TableViews(torch.zeros(4, 2)), torch.zeros(2, 3, 4, 4, dtype=torc
         (lambda: Pool(ROWS, [0, 1, -1, 0], labelled=[2]), "labelled that has no label"),
         (lambda: Pool(ROWS, [0, 1, -1, 0], unlabelled=[]), "no rows"),
         (lambda: ImageViews(IMAGES, (0.5,), (0.5,)), "mean and std must be 3 numbers"),
-        (lambda: TableViews(torch.zeros(4, 2), drop=1.0), "drop must be in"),
         (lambda: TableViews(torch.zeros(4, 2), torch.zeros(3, 1).long()), "as many rows"),
     ],
 )
@@ -451,7 +446,7 @@ def test_small_networks_train_in_one_thread_and_large_ones_in_all(hidden, thread
             return super().loss(client, batch)
 
     spec = replace(TABLE_NET, hidden=hidden)
-    rounds = replace(SMALL, epochs=1, labelled_batch=60)
+    rounds = replace(SMALL, epochs=1, batch_size=60)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

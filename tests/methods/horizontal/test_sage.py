@@ -9,7 +9,7 @@ import torch
 from sklearn.base import clone
 
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError, DataError, NotFitted, PrivacyWarning, Refused, ResumeError
+from fedmend.errors import ConfigError, DataError, NotFitted, Refused, ResumeError
 from fedmend.federation import Federation, Party, Policy
 from fedmend.methods.horizontal.baselines import (
     FedAvg,
@@ -105,7 +105,7 @@ def test_every_method_runs_over_a_strict_federation(model, clinics):
 
 def test_sage_learns_from_unlabelled_rows():
     fed = clinics_of((9, 9, 9))
-    model = SAGE(rounds=12, watch="test").fit(fed)
+    model = SAGE(rounds=12).fit(fed, watch="test")
     assert model.evaluate(fed.on("test"))["accuracy"] > 0.85
     last = model.history_[-1]
     assert last["accuracy"] == model.score(fed.on("test"))
@@ -201,11 +201,6 @@ def test_a_policy_may_keep_weights_at_home():
         SAGE(**QUICK).fit(fed)
 
 
-def test_carried_momentum_is_warned_of(clinics):
-    with pytest.warns(PrivacyWarning, match="momentum of the one before"):
-        SAGE(carry_momentum=True, **QUICK).fit(clinics)
-
-
 # ---------------------------------------------------------------------------------- secure
 
 
@@ -268,9 +263,9 @@ def test_a_saved_model_predicts_the_same_elsewhere(clinics, tmp_path):
 def test_the_mean_over_rounds_is_what_is_told(secure, tmp_path):
     """Evaluated, predicted with, saved and moved is the mean; training does not know of it."""
     fed, other = clinics_of(), clinics_of()
-    params = QUICK | {"rounds": 4, "per_round": 2, "secure": secure, "watch": "test"}
+    params = QUICK | {"rounds": 4, "per_round": 2, "secure": secure}
     plain = SAGE(**params).fit(other)
-    model = SAGE(average_rounds=3, **params).fit(fed)
+    model = SAGE(average_rounds=3, **params).fit(fed, watch="test")
     assert torch.equal(model.clients_.weights, plain.clients_.weights)
     mean = model.clients_.averaged
     assert not torch.equal(mean, plain.clients_.weights)
@@ -317,18 +312,14 @@ def test_a_run_goes_on_where_it_stopped(model, tmp_path):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (SAGE(tau=2.0, kappa=-1.0, rounds=0, net="vgg", drop=1.0, epochs=0), "6 problems"),
+        (SAGE(tau=2.0, kappa=-1.0, rounds=0, net="vgg", batch_size=0, epochs=0), "6 problems"),
         (SAGE(warmup=5, rounds=5), "warmup must be below rounds"),
-        (SAGE.paper(warmup=5), "warmup and carry_momentum"),
         (SAGE(warmup=-1), "warmup must be 0 or more"),
         (SAGE(average_rounds=0), "average_rounds must be at least 1, got 0"),
         (SAGE(secure="aes"), "secure"),
-        (SAGE(secure="masks", carry_momentum=True), "carry_momentum"),
         (FedDB(secure="masks"), "secure"),
         (FedMatch(secure="he"), "secure"),
         (FixMatch(labels="both"), "labels must be one of local, global"),
-        (FedMatch(helpers=-1), "helpers"),
-        (FedLoKe(keep=2.0), "keep"),
     ],
 )
 def test_all_mistakes_are_told_at_once(model, message):
@@ -336,11 +327,19 @@ def test_all_mistakes_are_told_at_once(model, message):
         model._check()
 
 
+def test_there_is_no_parameter_that_nobody_has_a_reason_to_set():
+    """A further one must be worth its line in everybody's list."""
+    assert max(len(model.get_params()) for model in BASELINES) <= 19
+    with pytest.raises(ConfigError, match="no parameter 'labelled_batch'.*batch_size"):
+        SAGE(labelled_batch=16)
+
+
 def test_the_preset_holds_the_authors_values():
     paper = SAGE.paper()
     assert (paper.rounds, paper.per_round, paper.lr, paper.tau) == (300, 8, 0.1, 0.95)
-    assert (paper.labelled_batch, paper.unlabelled_batch, paper.epochs) == (128, 256, 5)
-    assert paper.carry_momentum and paper.net == "auto"  # a ResNet-8 for images
+    settings = paper._settings()
+    assert (settings.batch_size, settings.unlabelled_batch, settings.epochs) == (128, 256, 5)
+    assert paper.net == "auto"  # a ResNet-8 for images
     assert paper.average_rounds is None
     assert paper.kappa == pytest.approx(13.863, abs=1e-3)
     assert SAGE.paper(rounds=3).rounds == 3

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmend._parameters import NOT_NEGATIVE, SHARE, Rules, one_of, parameters
+from fedmend._parameters import Rules, one_of, parameters
 from fedmend.methods.horizontal.estimator import HorizontalEstimator, declare_rounds
 from fedmend.methods.horizontal.local_methods import (
     DureMethod,
@@ -103,16 +103,12 @@ class FlexMatch(HorizontalEstimator):
 
 @parameters
 class FedLabel(HorizontalEstimator):
-    """The surer of the two models labels the row (Cho et al., 2023).
-
-    consistency: weight of the common model's distribution where both agree.
-    """
+    """The surer of the two models labels the row (Cho et al., 2023)."""
 
     tau: float = 0.95
-    consistency: float = 1.0
 
     def _method(self) -> LocalMethod:
-        return PseudoMethod(FedLabelRule(self.tau, self.consistency))
+        return PseudoMethod(FedLabelRule(self.tau))
 
 
 # ---------------------------------------------------------------------------------- FedDB
@@ -127,11 +123,10 @@ class FedDB(HorizontalEstimator):
     """
 
     tau: float = 0.95
-    prior_momentum: float = 0.5
     sage: bool = False
 
     def _method(self) -> LocalMethod:
-        return PseudoMethod(FedDBRule(self.tau, self.prior_momentum, self.sage))
+        return PseudoMethod(FedDBRule(self.tau, sage=self.sage))
 
     def _server(self) -> Server:
         return EvenPriors()
@@ -183,8 +178,7 @@ def even_mixture(
 class FedMatch(HorizontalEstimator):
     """Weights in two parts, for labelled and unlabelled rows, and helpers' agreement.
 
-    (Jeong et al., 2021.) Every party of a round gets the weights of `helpers` other parties.
-    labelled_weight, helper_weight, l1, l2: FedMatch's lambdas, for a learning rate of 0.01.
+    (Jeong et al., 2021.) Every party of a round gets the weights of two other parties.
     """
 
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -192,20 +186,16 @@ class FedMatch(HorizontalEstimator):
     }
 
     tau: float = 0.75
-    labelled_weight: float = 10.0
-    helper_weight: float = 0.01
-    l1: float = 1e-4
-    l2: float = 10.0
-    helpers: int = 2
     lr: float = 0.01
 
-    _rules: ClassVar[Rules] = {"helpers": NOT_NEGATIVE}
-
     def _method(self) -> LocalMethod:
-        return MatchMethod(self.tau, self.labelled_weight, self.helper_weight, self.l1, self.l2)
+        return MatchMethod(self.tau)
 
     def _server(self) -> Server:
-        return MatchServer(self.helpers)
+        return MatchServer()
+
+
+HELPERS = 2
 
 
 class MatchServer(Server):
@@ -214,8 +204,7 @@ class MatchServer(Server):
     Helpers are the clients whose weights are nearest; FedMatch compares outputs on random inputs.
     """
 
-    def __init__(self, helpers: int = 2) -> None:
-        self.helpers = helpers
+    def __init__(self) -> None:
         self.psi: Tensor | None = None
         self.latest: Tensor | None = None
 
@@ -236,7 +225,7 @@ class MatchServer(Server):
         """What goes to the next round's clients besides the weights."""
         if self.psi is None or self.latest is None:
             return {}
-        near = torch.cdist(current[None], self.latest)[0].argsort()[: self.helpers]
+        near = torch.cdist(current[None], self.latest)[0].argsort()[:HELPERS]
         return {"psi": self.psi, "helpers": self.latest[near]}
 
     def state(self) -> dict[str, Tensor]:
@@ -254,34 +243,24 @@ class MatchServer(Server):
 
 @parameters
 class FedLoKe(HorizontalEstimator):
-    """Local knowledge: a second model stays at each party and teaches (Zhang et al., 2023).
-
-    entropy: most entropy of a prediction that is taught. keep: what the staying model keeps of
-    itself from round to round.
-    """
-
-    entropy: float = 0.1
-    keep: float = 0.95
-
-    _rules: ClassVar[Rules] = {"keep": SHARE}
+    """Local knowledge: a second model stays at each party and teaches (Zhang et al., 2023)."""
 
     def _method(self) -> LocalMethod:
-        return LoKeMethod(self.entropy, self.keep)
+        return LoKeMethod()
 
 
 @parameters
 class FedDure(HorizontalEstimator):
     """Dual regulators: pseudo-labels weighed by what they do to labelled rows (Bai et al., 2024).
 
-    regulator_lr: Adam's learning rate of F-reg. sage: pseudo-labels by CPG and CDSC.
+    sage: pseudo-labels by CPG and CDSC.
     """
 
     tau: float = 0.95
-    regulator_lr: float = 6e-4
     sage: bool = False
 
     def _method(self) -> LocalMethod:
-        return DureMethod(self.tau, self.regulator_lr, self.sage)
+        return DureMethod(self.tau, sage=self.sage)
 
 
 for name in ("fedavg", "fedprox", "fixmatch", "flexmatch", "fedlabel", "fedloke", "feddure"):

@@ -272,16 +272,10 @@ def pool_of(table: Table, common: Mapping[str, Any], party: str) -> Pool:
 
 def views_of(table: Table, common: Mapping[str, Any], party: str) -> Views:
     """A table's rows as views: its one image block, or its columns."""
-    options = common["views"]
     encoder = Encoder.from_dict(common["encoder"])
     if not encoder.block_shapes:
         encoded = encoder.transform(table, party)
-        return TableViews(
-            torch.from_numpy(encoded.numeric),
-            torch.from_numpy(encoded.codes),
-            noise=options["noise"],
-            drop=options["drop"],
-        )
+        return TableViews(torch.from_numpy(encoded.numeric), torch.from_numpy(encoded.codes))
     ((name, shape),) = encoder.block_shapes.items()
     scaler = common["encoder"]["blocks"][name]
     images = _block(table, name, shape, party)
@@ -300,7 +294,7 @@ def views_of(table: Table, common: Mapping[str, Any], party: str) -> Views:
         torch.from_numpy(np.ascontiguousarray(images)),
         scaler["mean"],
         scaler["scale"],
-        flip=options["flip"],
+        flip=common["views"]["flip"],
     )
 
 

@@ -14,8 +14,7 @@ What each role learns
   mean and variance of each number, every drawn party's weights after its round, and means over a
   round's rows (losses, shares of pseudo-labels). Weights say much about the rows they were
   trained on.
-- A party: the common encoding, and the averaged weights. With `carry_momentum` also the previous
-  party's momentum.
+- A party: the common encoding, and the averaged weights.
 With `HiddenClients` no party's weights come to light: the coordinator gets their average only.
 """
 
@@ -26,7 +25,6 @@ import json
 import math
 import os
 import secrets
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -36,18 +34,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fedmend._parameters import (
-    NOT_NEGATIVE,
-    PROPER_SHARE,
-    Rules,
-    at_least,
-    one_of,
-    parameters,
-    wrong_values,
-)
+from fedmend._parameters import Rules, at_least, one_of, parameters, wrong_values
 from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError, DataError, PrivacyWarning, ResumeError
+from fedmend.errors import ConfigError, DataError, ResumeError
 from fedmend.federation import COORDINATOR, Each, Federation, WorkerGroup
 from fedmend.federation.bound import declare
 from fedmend.learn.metrics import as_share, expected_error
@@ -100,8 +90,8 @@ class FederatedClients:
     server: how updates become the next weights, and what goes to clients besides (FedAvg).
     average_rounds: use the mean of the models over about so many rounds (`averaged`) instead of the
     last one; training goes on from the last one (`weights`).
-    noise, drop: strong views of table rows; flip: images may be mirrored. common: `common` of
-    earlier clients, to go on with their encoding and network.
+    flip: images may be mirrored. common: `common` of earlier clients, to go on with their encoding
+    and network.
     label_dp: ε of randomised response, through which a training knows labels.
     folder: where parties without a home keep draws; privacy: what was reported with which ε.
     """
@@ -120,8 +110,6 @@ class FederatedClients:
         per_round: int | None = None,
         seed: int | None = None,
         server: Server | None = None,
-        noise: float = 0.1,
-        drop: float = 0.2,
         flip: bool = True,
         common: Mapping[str, Any] | None = None,
         average_rounds: int | None = None,
@@ -141,8 +129,7 @@ class FederatedClients:
         self.notes: list[str] = []
         self.server = server or Server()
         if common is None:
-            views = {"noise": noise, "drop": drop, "flip": flip}
-            common = self._agree(views, net, hidden, width)
+            common = self._agree({"flip": flip}, net, hidden, width)
         self.common = {
             **common,
             "settings": self.settings.to_dict(),
@@ -151,7 +138,6 @@ class FederatedClients:
         }
         self.net = NetSpec.from_dict(self.common["net"])
         self.weights = initial_weights(self.net, self.seed).to(self.settings.dtype)
-        self.momentum: dict[str, Tensor] | None = None
         self.round = 0
         self.mean = None if average_rounds is None else RoundAverage(average_rounds)
 
@@ -225,14 +211,7 @@ class FederatedClients:
 
     def _train(self, names: Sequence[str], number: int) -> list[Update]:
         sent = self.server.send(self.weights) if number > self.settings.warmup else {}
-        if not self.settings.carry_momentum:
-            done = self._drawn(names).train_round(self.weights, number, sent or None)
-        else:
-            workers, done = self._training(), {}
-            for name in names:
-                momentum = self.momentum
-                done[name] = workers[name].train_round(self.weights, number, sent or None, momentum)
-                self.momentum = done[name]["momentum"]
+        done = self._drawn(names).train_round(self.weights, number, sent or None)
         told = ("weights", "rows", "steps", "measures", "extras")
         return [Update(name, *(done[name][key] for key in told)) for name in names]
 
@@ -362,7 +341,6 @@ class FederatedClients:
             "run": self.fingerprint(),
             "round": self.round,
             "weights": self.weights,
-            "momentum": self.momentum,
             "server": {key: value.detach().cpu() for key, value in self.server.state().items()},
             "mean": {} if self.mean is None else self.mean.state(),
         }
@@ -377,7 +355,6 @@ class FederatedClients:
                 "or seed). Mend: give the same ones, or start afresh"
             )
         self.round, self.weights = int(saved["round"]), saved["weights"]
-        self.momentum = saved["momentum"]
         self.server.restore(saved["server"])
         if self.mean is not None:
             self.mean.restore(saved.get("mean", {}), self.weights)
@@ -496,8 +473,6 @@ RULES: Rules = {
     "per_round": ("at least 1", lambda value: value is None or value >= 1),
     "average_rounds": ("at least 1", lambda value: value is None or value >= 1),
     "net": one_of(NETS),
-    "noise": NOT_NEGATIVE,
-    "drop": PROPER_SHARE,
     "label_dp": ("a positive ε or None", lambda value: value is None or 0 < value < math.inf),
     "secure": one_of(SECURE),
 }
@@ -509,19 +484,16 @@ class HorizontalEstimator(Estimator):
 
     net: "auto" (a table: "mlp"; images: "resnet8"), "mlp", "cnn" or "resnet8"; hidden: layers of
     an mlp. rounds: rounds of averaging; per_round: parties drawn for each, None for all.
-    epochs, labelled_batch, unlabelled_batch: a party's round is `epochs` times one unlabelled row
-    in every labelled_batch steps, each of both batches.
+    epochs: a party's round is `epochs` times a step for every batch_size of its rows. batch_size:
+    labelled rows of a step, beside twice as many unlabelled ones.
     warmup: the first so many rounds learn from labelled rows only, so that pseudo-labels come from
     a model that knows something already (ours; see docs/sage.md for when it pays).
-    carry_momentum: the momentum goes from party to party (the authors' quirk; for simulations).
     average_rounds: the model told, saved and predicted with is the mean of the common models over
     about so many rounds (newer ones count more), which swings less from round to round; training
     goes on from the last one. None: the last one (ours; see docs/sage.md for when it pays).
-    noise, drop: strong views of table rows, standard deviations of noise and share of cells lost;
-    flip: images may be mirrored.
+    lr, weight_decay: of SGD with momentum 0.9. flip: images may be mirrored.
     secure: "none" (the coordinator sees every party's weights), or "masks" or "he": it learns their
     average only, by a secure sum. Not for methods that look at single updates (FedDB, FedMatch).
-    watch: a further table of the parties ("test") on which accuracy is told after every round.
     label_dp: ε of randomised response at every party, through which alone the training knows its
     labels, or None. Drawn once, and kept; what was told with which ε is `privacy_`.
     """
@@ -531,16 +503,13 @@ class HorizontalEstimator(Estimator):
             "rounds": 300,
             "per_round": 8,
             "epochs": 5,
-            "labelled_batch": 128,
-            "unlabelled_batch": 256,
-            "optimizer": "sgd",
+            "batch_size": 128,
             "lr": 0.1,
             "weight_decay": 1e-4,
-            "carry_momentum": True,
         }
     }
-    """paper: the settings of SAGE's authors for CIFAR-10, quirks included; images get a ResNet-8
-    by `net = "auto"`, which has an answer for tables, too."""
+    """paper: the settings of SAGE's authors for CIFAR-10; images get a ResNet-8 by
+    `net = "auto"`, which has an answer for tables, too."""
     horizontal: ClassVar[bool] = True
 
     net: str = "auto"
@@ -549,25 +518,19 @@ class HorizontalEstimator(Estimator):
     per_round: int | None = None
     warmup: int = 0
     epochs: int = 5
-    labelled_batch: int = 32
-    unlabelled_batch: int = 64
-    optimizer: str = "sgd"
+    batch_size: int = 32
     lr: float = 0.05
     weight_decay: float = 1e-4
-    carry_momentum: bool = False
     average_rounds: int | None = None
-    noise: float = 0.3
-    drop: float = 0.4
     flip: bool = True
     precision: str = "float32"
     secure: str = "none"
-    watch: str | None = None
     seed: int = 0
     label_dp: float | None = None
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
-        """The settings of SAGE's authors for CIFAR-10, quirks included."""
+        """The settings of SAGE's authors for CIFAR-10."""
         return cls.preset("paper", **changes)
 
     # ------------------------------------------------------------------ a method's own part
@@ -586,10 +549,8 @@ class HorizontalEstimator(Estimator):
     def _settings(self) -> RoundSettings:
         return RoundSettings(
             self.epochs,
-            self.labelled_batch,
-            self.unlabelled_batch,
-            OptimizerSpec(self.optimizer, self.lr, self.weight_decay),
-            carry_momentum=self.carry_momentum,
+            self.batch_size,
+            OptimizerSpec("sgd", self.lr, self.weight_decay),
             precision=self.precision,
             warmup=self.warmup,
         )
@@ -606,8 +567,6 @@ class HorizontalEstimator(Estimator):
                 f"secure = {self.secure!r}: {type(self).__name__} looks at single parties' "
                 "updates. Mend: secure='none', or another method"
             )
-        if self.secure != "none" and self.carry_momentum:
-            problems.append("secure and carry_momentum: momentum would go from party to party")
         for make in (self._settings, self._method):
             try:
                 make()
@@ -619,9 +578,9 @@ class HorizontalEstimator(Estimator):
     def _clients(self, fed: Federation, common: dict[str, Any] | None = None) -> FederatedClients:
         options: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("net", "hidden", "seed", "noise", "drop", "flip", "average_rounds")
+            for name in ("net", "hidden", "seed", "flip", "average_rounds", "label_dp")
         }
-        options |= {"label_dp": self.label_dp, "server": self._server(), "common": common}
+        options |= {"server": self._server(), "common": common}
         if self.per_round is not None:
             options["per_round"] = min(self.per_round, len(fed.names))
         if self.secure == "none":
@@ -637,11 +596,13 @@ class HorizontalEstimator(Estimator):
         progress: Progress | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         resume: bool = False,
+        watch: str | None = None,
     ) -> Self:
         """Train over the parties. `progress(stage, done, total, metrics)` is told every round.
 
         With `checkpoint` the rounds so far are kept in that folder (and at the parties); with
-        `resume` it goes on from there.
+        `resume` it goes on from there. watch: a further table of the parties ("test") on which
+        accuracy is told after every round.
         """
         self.require_types()
         self._check()
@@ -649,13 +610,6 @@ class HorizontalEstimator(Estimator):
             raise DataError(
                 f"fit takes a Federation, not a {type(fed).__name__}",
                 mend="fm.Federation(fm.Party(name, table), …), a table for every party",
-            )
-        if self.carry_momentum and len(fed.names) > 1:
-            warnings.warn(
-                "carry_momentum gives every party the momentum of the one before, which tells of "
-                "its gradients: for simulation only. Mend: carry_momentum=False",
-                PrivacyWarning,
-                stacklevel=2,
             )
         clients = self._clients(fed)
         folder = clients.folder = None if checkpoint is None else Path(checkpoint)
@@ -665,8 +619,8 @@ class HorizontalEstimator(Estimator):
             history = read_json(folder / HISTORY, "a checkpoint")[: clients.round]
         while clients.round < self.rounds:
             entry = clients.run_round().entry(clients.method, self.warmup)
-            if self.watch is not None:
-                told = clients.accuracies(fed.on(self.watch))
+            if watch is not None:
+                told = clients.accuracies(fed.on(watch))
                 entry["accuracy"], entry["accuracy_by_party"] = told
             history.append(entry)
             if progress is not None:

@@ -278,7 +278,8 @@ class MatchMethod(TwinMethod):
     """FedMatch's step: labelled rows train sigma, unlabelled ones psi; the network is their sum.
 
     The extras are psi and the helpers' weights. Pulls on psi (L1, L2 towards sigma) are taken as
-    proximal steps, which are stable whatever their weight.
+    proximal steps, which are stable whatever their weight. labelled_weight, helper_weight, l1, l2:
+    FedMatch's lambdas, for a learning rate of 0.01.
     """
 
     name = "fedmatch"
@@ -357,7 +358,8 @@ class MatchMethod(TwinMethod):
 class LoKeMethod(TwinMethod):
     """FedLoKe's step: a model that stays and the common one teach each other.
 
-    At the start of a round the staying model moves a little towards the common one (`keep`).
+    entropy: most entropy of a prediction that is taught. keep: what the staying model keeps of
+    itself at the start of a round, when it moves towards the common one.
     """
 
     name = "fedloke"

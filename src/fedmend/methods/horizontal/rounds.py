@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmend._parameters import NOT_NEGATIVE, Rules, at_least, one_of, wrong_values
+from fedmend._parameters import NOT_NEGATIVE, Rules, at_least, check_values, one_of
 from fedmend.errors import ConfigError, DataError, FedmendWarning
 from fedmend.federation.randomness import stream
 from fedmend.learn.augment import on_device
@@ -39,8 +39,7 @@ from fedmend.methods.horizontal.views import ImageViews, Views
 PRECISIONS = ("float32", "float64", "bf16")
 CHECKED: Rules = {
     "epochs": at_least(1),
-    "labelled_batch": at_least(1),
-    "unlabelled_batch": at_least(1),
+    "batch_size": at_least(1),
     "warmup": NOT_NEGATIVE,
     "prox": NOT_NEGATIVE,
     "precision": one_of(PRECISIONS),
@@ -60,31 +59,23 @@ it saves: its members wait for each other in every one of many small calls."""
 class RoundSettings:
     """A client's round.
 
-    epochs: an epoch is n_unlabelled // labelled_batch steps (SAGE's code). labelled_batch,
-    unlabelled_batch: rows of a step; a client with fewer takes all of them, and what does not fill
-    a batch is left out of that pass over the rows.
-    prox: FedProx's mu. carry_momentum: the optimizer goes from client to client with its state
-    (a quirk of SAGE's code) instead of starting afresh.
-    precision: "float32", "float64", or "bf16" (weights stay float32).
+    epochs: an epoch is n_unlabelled // batch_size steps (SAGE's code). batch_size: labelled rows of
+    a step, beside twice as many unlabelled ones; a client with fewer takes all of them, and what
+    does not fill a batch is left out of that pass over the rows.
+    prox: FedProx's mu. precision: "float32", "float64", or "bf16" (weights stay float32).
     warmup: the first so many rounds learn from labelled rows only, so that pseudo-labels come from
-    a model that knows something (not published; not with carry_momentum).
+    a model that knows something (not published).
     """
 
     epochs: int = 5
-    labelled_batch: int = 128
-    unlabelled_batch: int = 256
+    batch_size: int = 128
     optimizer: OptimizerSpec = field(default_factory=lambda: OptimizerSpec("sgd", 0.1, 1e-4, 0.9))
     prox: float = 0.0
-    carry_momentum: bool = False
     precision: str = "float32"
     warmup: int = 0
 
     def __post_init__(self) -> None:
-        problems = wrong_values(self, CHECKED)
-        if self.warmup and self.carry_momentum:
-            problems.append("warmup and carry_momentum do not go together. Mend: leave one out")
-        if problems:
-            raise ConfigError(problems)
+        check_values(self, CHECKED)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -95,9 +86,13 @@ class RoundSettings:
     def image_dtype(self) -> torch.dtype:
         return torch.bfloat16 if self.precision == "bf16" else self.dtype
 
+    @property
+    def unlabelled_batch(self) -> int:
+        return 2 * self.batch_size
+
     def steps(self, n_unlabelled: int) -> int:
         """Steps of a round at a client with so many unlabelled rows."""
-        return self.epochs * max(1, n_unlabelled // self.labelled_batch)
+        return self.epochs * max(1, n_unlabelled // self.batch_size)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -205,7 +200,7 @@ def make_plan(
     steps = settings.steps(len(pool.unlabelled))
     if not method.uses_unlabelled and len(pool.labelled) == 0:
         steps = 0
-    labelled = _walk(len(pool.labelled), settings.labelled_batch, steps, generator)
+    labelled = _walk(len(pool.labelled), settings.batch_size, steps, generator)
     views = pool.views
     if not method.uses_unlabelled:
         nothing = torch.zeros(steps, 0, dtype=torch.int64)
@@ -274,6 +269,8 @@ class Trainer:
     """One network on one device that trains clients one after another.
 
     capture: replay captured steps (GPU only); by default where the method allows it.
+    carry_momentum: the optimizer goes from client to client with its state (a quirk of SAGE's code,
+    for simulations) instead of starting afresh.
     """
 
     def __init__(
@@ -284,7 +281,9 @@ class Trainer:
         device: torch.device,
         *,
         capture: bool | None = None,
+        carry_momentum: bool = False,
     ) -> None:
+        self.carry_momentum = carry_momentum
         self.spec, self.method, self.settings, self.device = spec, method, settings, device
         half = settings.precision == "bf16"
         self.net = FlatNet(spec, settings.optimizer, device, settings.dtype, half)
@@ -305,10 +304,7 @@ class Trainer:
         state: dict[str, Tensor] | None = None,
         extras: dict[str, Tensor] | None = None,
     ) -> Update:
-        """One client's round from these weights. `state` is the client's own, changed in place.
-
-        With carry_momentum the optimizer goes on as the last client left it.
-        """
+        """One client's round from these weights. `state` is the client's own, changed in place."""
         with self.one_thread(self.small()):
             return self._train(pool, start, generator, {} if state is None else state, extras or {})
 
@@ -323,7 +319,7 @@ class Trainer:
         self.net.load(start)
         self._start.copy_(self.net.values)
         self._sums.zero_()
-        if not self.settings.carry_momentum:
+        if not self.carry_momentum:
             self.net.forget_momentum()
         client = self.client(pool, own, extras)
         self.method.start(client)
@@ -352,7 +348,7 @@ class Trainer:
 
     def small(self, clients: int = 1) -> bool:
         """Is a step of so many clients too little work for more than one thread?"""
-        rows = self.settings.labelled_batch + 2 * self.settings.unlabelled_batch
+        rows = self.settings.batch_size + 2 * self.settings.unlabelled_batch
         work = clients * rows * len(self.net.values)
         return self.device.type == "cpu" and self.spec.kind == "mlp" and work <= SMALL
 

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmend._parameters import NOT_NEGATIVE, PROPER_SHARE, check_values
 from fedmend.errors import ConfigError
 from fedmend.learn.augment import apply_weak, draw_weak, on_device
 from fedmend.methods.horizontal.networks import Inputs
@@ -22,6 +21,8 @@ from fedmend.methods.horizontal.randaugment import apply_strong, check_images, d
 
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR_STD = (0.2471, 0.2435, 0.2616)
+# Of strong views of a table's rows: noise in standard deviations, and the share of cells lost.
+NOISE, DROP = 0.3, 0.4
 
 
 class ImageViews:
@@ -105,15 +106,11 @@ class Noise:
 class TableViews:
     """Rows of a table: standardised numbers and codes of nominal columns (0 is "missing").
 
-    Weak: normal noise of a tenth of `noise` standard deviations. Strong: noise of `noise`
-    standard deviations, and a share `drop` of the cells set to missing (numbers: to the mean).
+    Weak: normal noise of a tenth of NOISE. Strong: noise, and a share DROP of the cells set to
+    missing (numbers: to the mean).
     """
 
-    def __init__(
-        self, numeric: Tensor, codes: Tensor | None = None, *, noise: float = 0.1, drop: float = 0.2
-    ) -> None:
-        self.noise, self.drop = noise, drop
-        check_values(self, {"noise": NOT_NEGATIVE, "drop": PROPER_SHARE})
+    def __init__(self, numeric: Tensor, codes: Tensor | None = None) -> None:
         if codes is None:
             codes = torch.zeros(len(numeric), 0, dtype=torch.int64, device=numeric.device)
         if numeric.ndim != 2 or codes.ndim != 2 or len(numeric) != len(codes):
@@ -130,14 +127,13 @@ class TableViews:
     def to(self, device: torch.device, dtype: torch.dtype) -> TableViews:
         if self.numeric.device == device and self.numeric.dtype == dtype:
             return self
-        numeric, codes = self.numeric.to(device, dtype), self.codes.to(device)
-        return TableViews(numeric, codes, noise=self.noise, drop=self.drop)
+        return TableViews(self.numeric.to(device, dtype), self.codes.to(device))
 
     def draw_weak(self, n: int, generator: torch.Generator) -> Noise:
-        return self._draw(n, generator, self.noise / 10, 0.0)
+        return self._draw(n, generator, NOISE / 10, 0.0)
 
     def draw_strong(self, n: int, generator: torch.Generator) -> Noise:
-        return self._draw(n, generator, self.noise, self.drop)
+        return self._draw(n, generator, NOISE, DROP)
 
     def _draw(self, n: int, generator: torch.Generator, noise: float, drop: float) -> Noise:
         numbers, codes = self.numeric.shape[1], self.codes.shape[1]

@@ -101,33 +101,19 @@ class ClientWorker(Worker):
         pool = pool_of(self._pooled, self._common, self.site.name)
         self._pool = pool.to(device, settings)
 
-    @exposed(
-        kind="weights", takes={"weights": "weights", "extras": "weights", "momentum": "weights"}
-    )
+    @exposed(kind="weights", takes={"weights": "weights", "extras": "weights"})
     def train_round(
-        self,
-        weights: Tensor,
-        number: int,
-        extras: dict[str, Any] | None = None,
-        momentum: dict[str, Any] | None = None,
+        self, weights: Tensor, number: int, extras: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Train on the party's own rows from these weights; gives back where that led."""
-        trainer, _ = self._ready(number)
-        if momentum is not None:
-            trainer.net.optimizer.restore(momentum)
         update = self._train(weights, number, extras)
         self._require_numbers(update.weights, number)
-        carries = trainer.settings.carry_momentum
         return {
             "weights": update.weights.cpu(),
             "rows": update.rows,
             "steps": update.steps,
             "measures": update.measures.cpu(),
             "extras": {key: value.cpu() for key, value in update.extras.items()},
-            "momentum": {
-                key: value.detach().cpu().clone()
-                for key, value in (trainer.net.optimizer.state() if carries else {}).items()
-            },
         }
 
     def _train(self, weights: Tensor, number: int, extras: dict[str, Any] | None = None) -> Update:
