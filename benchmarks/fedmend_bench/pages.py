@@ -32,6 +32,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 MADE = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- made: end -->)", re.DOTALL)
 CIFAR, SEARCH, THREE = "sage-cifar10.csv", "risa-search.jsonl", "risa-three-parties.jsonl"
 ALONE = "sage-tables.jsonl"
+BASES = {"FlexMatch+SAGE": "FedAvg+FlexMatch", "FedDB+SAGE": "FedDB", "FedDure+SAGE": "FedDure"}
 ROUNDS = (1, 5, 10, 20, 30, 50, 75, 100, 150, 200, 250, 300)
 
 
@@ -220,14 +221,14 @@ def _in_short(file: Path) -> str:
         rounds = min(curve.rounds[-1]["round"] for curve in group)
         if rounds >= 200:
             method, alpha = group[0].method, group[0].alpha
-            seeds = f"{len(group)} seeds" if len(group) > 1 else "one seed"
             told = [
                 _averaged(group, tell) if len(group) > 1 else _percent(tell(group[0]))
                 for tell in (_best, _last)
             ]
             paper = str(paper_accuracy("cifar10", alpha).get(method, "–"))
-            lines.append([f"{method}, alpha {alpha:g}, {seeds}", str(rounds), *told, paper])
-    return _markdown(["", "rounds", "best, %", "last, %", "paper, 300 rounds"], lines)
+            lines.append([method, f"{alpha:g}", str(len(group)), str(rounds), *told, paper])
+    head = ["", "alpha", "seeds", "rounds", "best, %", "last, %", "paper, 300 rounds"]
+    return _markdown(head, lines)
 
 
 def _by_round(file: Path) -> str:
@@ -252,6 +253,27 @@ def _by_round(file: Path) -> str:
             lines.append([name, *cells, " / ".join(str(each or "–") for each in marks)])
     head = [f"{100 * mark:.0f}" for mark in MARKS]
     return _markdown(["round", *map(str, ROUNDS), f"first at {' / '.join(head)} %"], lines)
+
+
+def _plug_ins(file: Path) -> str:
+    """A baseline, and it with SAGE, after as many rounds as the shorter of both has."""
+    runs = {(each.method, each.alpha, each.seed): each for each in read_curves(file)}
+    lines = []
+    for (method, *split), curve in runs.items():
+        base = runs.get((BASES.get(method, ""), *split))
+        if base is None:
+            continue
+        rounds = min(len(base.rounds), len(curve.rounds))
+        pairs = zip(curve.accuracies[:rounds], base.accuracies[:rounds], strict=True)
+        ahead = sum(mine > its for mine, its in pairs)
+        for each, beside in ((base, ""), (curve, f"{ahead} of {rounds}")):
+            shares = [each.late(key, rounds) for key in ("pseudo_accuracy", "utilisation")]
+            accuracies = each.accuracies[:rounds]
+            told = accuracies[-1], max(accuracies), each.late("accuracy", rounds)
+            line = [each.method, str(rounds), *map(_percent, told), beside]
+            lines.append(line + [_short(share or 0.0, 2) for share in shares])
+    head = ["", "rounds", "last, %", "best, %", "mean of the last ten, %", "ahead in"]
+    return _markdown([*head, "right", "used"], lines)
 
 
 def _few_labels(file: Path) -> str:
@@ -284,5 +306,6 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "sage-runs": (CIFAR, lambda file: _standing(file, "accuracy")),
     "sage-published": (CIFAR, lambda file: _standing(file, "accuracy_published")),
     "sage-by-round": (CIFAR, _by_round),
+    "sage-plug-ins": (CIFAR, _plug_ins),
     "sage-in-short": (CIFAR, _in_short),
 }
