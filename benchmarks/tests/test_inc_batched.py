@@ -213,7 +213,6 @@ def test_a_batched_run_is_the_run_over_a_federation(top: tuple[int, ...]) -> Non
         "bottom": (),
         "embedding": 4,
         "top": top,
-        "missing_indicator": False,
         "epochs": EPOCHS,
         "batch_size": 20,
         "weight_decay": 0.0,

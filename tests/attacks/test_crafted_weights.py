@@ -274,7 +274,7 @@ def test_a_bottom_that_was_sent_in_shows_no_row_to_the_coordinator(tmp_path: Pat
     same = attacker.worker("EvidenceBottomWorker", model="m")
     model = fm.RISA(bottom=(), embedding=2)
     options = {"members": 1, "solo": False, "heads": True, "joint": False}
-    config = replace(model._config(), missing_indicator=False, options=options).to_wire()
+    config = replace(model._config(), options=options).to_wire()
     same.create(config=config)
     shapes = same.bottom_shapes()
     weights = {key: torch.eye(*shape) if len(shape) == 2 else torch.zeros(shape)
@@ -300,7 +300,7 @@ def test_predictions_under_nets_of_unknown_weights_are_few(tmp_path: Path) -> No
     with pytest.raises(Refused, match="have left in this run, and no more may"):
         for number in range(9):
             handle = attacker.worker("TopWorker", model=f"m{number}")
-            made = SplitConfig(bottom=(), embedding=1, top=(), missing_indicator=False, seed=number)
+            made = SplitConfig(bottom=(), embedding=1, top=(), seed=number)
             config = made.to_wire()
             handle.create(config=config, names=["bank"], widths=[0])
             handle.attach(segments=[["all", rows]], config=config, train=False)

@@ -48,9 +48,7 @@ class Model:
 
     def __init__(self, at: Reached, rows: int, batch_size: int = 256) -> None:
         settings = Settings(batch_size=batch_size)
-        config = SplitConfig(
-            bottom=(4,), embedding=1, top=(4,), missing_indicator=False, settings=settings
-        )
+        config = SplitConfig(bottom=(4,), embedding=1, top=(4,), settings=settings)
         self.rows, self.how = rows, config.to_wire()
         self.top = at.worker("TopWorker", model="made up")
         self.top.create(config=self.how, names=["bank"], widths=[0])

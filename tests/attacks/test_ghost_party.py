@@ -28,7 +28,7 @@ from .reached import ENGINES, Asked, AtHost, AtSite, introduced, party
 
 ROWS = 60
 FORM = SumForm(-(2**20), 2**20)
-CONFIG = SplitConfig(bottom=(), embedding=2, missing_indicator=False).to_wire()
+CONFIG = SplitConfig(bottom=(), embedding=2).to_wire()
 
 
 def table() -> Table:

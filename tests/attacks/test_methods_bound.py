@@ -106,7 +106,7 @@ def test_embeddings_do_not_pass_a_coordinator_that_has_no_need_to_read_them(
     tmp_path: Path,
 ) -> None:
     """A variant: the coordinator does not seal, reads embeddings, and sends gradients it chose."""
-    how = SplitConfig(bottom=(), embedding=2, top=(), missing_indicator=False)
+    how = SplitConfig(bottom=(), embedding=2, top=())
     config = how.to_wire()
 
     def reach(folder: str, method: str, policy: str = "") -> Any:

@@ -65,7 +65,7 @@ def check(fed: fm.Federation, guesses: np.ndarray) -> None:
 def test_metrics_of_a_model_of_ones_own_give_the_draw_of_a_row() -> None:
     fed = federation("clinic")
     fm.VFL(**QUICK, label_dp=EPSILON).fit(fed)
-    config = SplitConfig(bottom=(4,), embedding=1, top=(4,), missing_indicator=False).to_wire()
+    config = SplitConfig(bottom=(4,), embedding=1, top=(4,)).to_wire()
     guesses = []
     with fed.workers(TopWorker, parties=["clinic"], model="mine") as workers:
         top = workers["clinic"]

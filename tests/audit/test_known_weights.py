@@ -14,7 +14,7 @@ from fedmend.split.config import SplitConfig
 from fedmend.split.features import Features
 from fedmend.split.workers import BottomWorker
 
-CONFIG = SplitConfig(bottom=(24,), embedding=12, missing_indicator=False)
+CONFIG = SplitConfig(bottom=(24,), embedding=12)
 
 
 VFL, RISA = fm.VFL(epochs=1), fm.RISA(epochs=1, members=2)

@@ -174,13 +174,11 @@ def test_only_embeddings_and_gradients_cross_one_of_each_a_step(fitted):
             assert entry.bytes < 200, entry
 
 
-def test_sealing_changes_no_bit_and_half_precision_crosses():
+def test_sealing_changes_no_bit():
     made = []
     for seal in (False, True):
         fed = federation()
-        model = VFGAIN(**SMALL, steps=3, seal=seal, wire="float16").fit(fed, a="a", b="b")
-        entries = [e for e in fed.ledger.entries() if e.kind in ("embedding", "gradient")]
-        assert {entry.dtype for entry in entries} == {"float16"} or seal
+        model = VFGAIN(**SMALL, steps=3, seal=seal).fit(fed, a="a", b="b")
         rows = model.impute(fed, seed=1, order="seeded", keep="made")
         made.append((weights(fed, model), made_rows(site(fed, "b"), rows.name).frame, fed))
     for name, value in made[0][0].items():

@@ -97,11 +97,3 @@ def test_undefined_metrics_are_not_numbers():
         metrics.classification(np.zeros(0, int), np.zeros((0, 2)), response_matrix(1.0, 2)),
     ):
         assert empty and np.isnan(list(empty.values())).all()
-
-
-def test_better_knows_the_direction_and_never_prefers_nan():
-    nan = float("nan")
-    assert metrics.better("accuracy", 0.9, 0.8)
-    assert not metrics.better("log_loss", 0.9, 0.8)
-    assert metrics.better("rmse", 1.0, nan)
-    assert not metrics.better("rmse", nan, 1.0)

@@ -16,6 +16,7 @@ from fedmend.learn.metrics import area, expected_error
 from fedmend.methods.risa.opinions import pool, probability, weighed
 from fedmend.split.parts import part_of
 from fedmend.split.scaling import Scaling
+from fedmend.split.training import SplitNetwork
 
 CLASSES = np.array(["high", "low", "mid"])
 
@@ -140,9 +141,12 @@ def test_one_minus_confidence_is_the_error_rate_for_every_kind_of_row(method, fe
     np.testing.assert_allclose(told["uncertainty"], 1 - largest, atol=1e-6)
 
 
-def test_networks_that_are_too_sure_are_put_right_and_stay_so(fed, tmp_path):
-    sure = {"lr": 0.01, "epochs": 30, "patience": None, "metric": "accuracy"}
-    model = fm.VFL(seed=1, **sure).fit(fed)
+def test_networks_that_are_too_sure_are_put_right_and_stay_so(fed, tmp_path, monkeypatch):
+    def too_long(self: SplitNetwork, epoch: int, session: Any) -> None:
+        self.best_epoch = epoch
+
+    monkeypatch.setattr(SplitNetwork, "_judge", too_long)
+    model = fm.VFL(seed=1, lr=0.01, epochs=30).fit(fed)
     site: Any = fed.engine.site("bank")
     top = part_of(site, model.network_.model).top
     assert set(top.scaling) == {"aligned", "bank", "telco"}

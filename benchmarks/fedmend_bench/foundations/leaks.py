@@ -36,7 +36,6 @@ SKILL = {"one": 0.9, "two": 0.8, "three": 0.7}
 
 SETTINGS: dict[str, tuple[type, dict[str, Any]]] = {
     "VFL": (VFL, {}),
-    "VFL, float16 on the wire": (VFL, {"wire": "float16"}),
     "VFL, embedding 4": (VFL, {"embedding": 4}),
     "VFL, embedding 1": (VFL, {"embedding": 1}),
     "VFL, bottom 64-64-64, embedding 4": (VFL, {"bottom": (64, 64, 64), "embedding": 4}),

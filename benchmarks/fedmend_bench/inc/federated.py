@@ -68,7 +68,6 @@ def network_of(model: dict[str, Any], rows: int, least: int) -> dict[str, Any]:
     return {
         "bottom": (),
         **model,
-        "missing_indicator": False,
         "batch_size": max(least, rows // 100),
         "weight_decay": 0.0,
     }

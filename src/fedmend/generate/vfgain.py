@@ -124,7 +124,7 @@ class ContextWorker(BottomWorker):
         module: nn.Module = self.trained.module if self.average is None else self.average.average
         module.eval()
         numbers = torch.from_numpy(np.ascontiguousarray(rows)).to(self.device)
-        return self.trained.settings.for_wire(module(self.trained.features.batch(numbers)))
+        return module(self.trained.features.batch(numbers))
 
     @exposed(kind="control")
     def keep_best(self) -> None:
@@ -334,9 +334,9 @@ class VFGAIN(GAIN):
     """GAIN beside another party's embedding of the same row.
 
     bottom, embedding: hidden layers and width of A's network. blind: share of aligned rows that
-    train without their embedding. precision: "float32" or "float64"; wire: "same", "float16" or
-    "bfloat16". seal: embeddings and gradients cross end-to-end encrypted, unread by the
-    coordinator; None is between machines. All other parameters are GAIN's.
+    train without their embedding. precision: "float32" or "float64". seal: embeddings and gradients
+    cross end-to-end encrypted, unread by the coordinator; None is between machines. All other
+    parameters are GAIN's.
     """
 
     name = "vfgain"
@@ -345,7 +345,6 @@ class VFGAIN(GAIN):
     embedding: int = 32
     blind: float = 0.1
     precision: str = "float32"
-    wire: str = "same"
     seal: bool | None = None
     blank: float = 0.25
 
@@ -358,17 +357,13 @@ class VFGAIN(GAIN):
         }
         return super()._problems() + wrong_values(self, rules)
 
-    def _check_params(self) -> None:
-        super()._check_params()
-        self._config()  # refuses types of the wire that it does not know
-
     @property
     def _dtype(self) -> torch.dtype:
         return torch.float64 if self.precision == "float64" else torch.float32
 
     def _config(self) -> SplitConfig:
         """Of A's network, and of what crosses."""
-        settings = Settings(self.batch_size, OptimizerSpec(lr=self.lr), self.precision, self.wire)
+        settings = Settings(self.batch_size, OptimizerSpec(lr=self.lr), self.precision)
         return SplitConfig(
             bottom=tuple(self.bottom), embedding=self.embedding, seed=self.seed, settings=settings
         )

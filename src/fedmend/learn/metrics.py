@@ -12,15 +12,6 @@ REGRESSION = ("rmse", "mae", "r2")
 LOWER_IS_BETTER = frozenset({"log_loss", "calibrated_loss", "rmse", "mae", "loss"})
 
 
-def better(metric: str, value: float, than: float) -> bool:
-    """Is `value` an improvement? Nothing is better than a number that is not one."""
-    if np.isnan(value):
-        return False
-    if np.isnan(than):
-        return True
-    return value < than if metric in LOWER_IS_BETTER else value > than
-
-
 def counted(y: np.ndarray, n_classes: int, noise: np.ndarray | None = None) -> np.ndarray:
     """How far each row counts for each class: 1 for its own. **Shape** y [n]; [n, C].
 

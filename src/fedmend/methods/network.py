@@ -373,10 +373,9 @@ class SplitEstimator(LabelledEstimator):
     bottom, top: hidden layers of the parties' bottoms and of the top; () is linear.
     embedding: width of what a party hands over for each row.
     epochs: at most; of at least 20 steps, so on few rows of several passes.
-    validation, patience, metric: early stopping on a held-out share of the training rows. refit:
-    with the length that they chose, train again on all rows.
-    precision: "float32", "float64" or "bf16"; wire: "same", "float16" or "bfloat16".
-    local_steps: updates of a bottom per exchange.
+    validation, patience: early stopping on a held-out share of the training rows. refit: with the
+    length that they chose, train again on all rows.
+    precision: "float32", "float64" or "bf16" (autocast).
     label_party: whose labels, when several parties have some.
     augment: "weak" flips and shifts images in training.
     schedule: "constant", or "one-cycle" (which for SGD comes with Nesterov's momentum).
@@ -391,7 +390,6 @@ class SplitEstimator(LabelledEstimator):
     top: tuple[int, ...] = (64,)
     dropout: float = 0.0
     conv: str = "cnn"
-    missing_indicator: bool = True
     task: str = "auto"
     epochs: int = 100
     batch_size: int = 64
@@ -401,10 +399,7 @@ class SplitEstimator(LabelledEstimator):
     validation: float = 0.15
     refit: bool = True
     patience: int | None = 10
-    metric: str | None = None
     precision: str = "float32"
-    wire: str = "same"
-    local_steps: int = 1
     seed: int = 0
     label_party: str | None = None
     augment: str = "none"

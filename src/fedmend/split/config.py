@@ -15,15 +15,11 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
 import torch
-from torch import Tensor
 
 from fedmend._parameters import PROPER_SHARE, at_least, check_values, one_of
 from fedmend.errors import ConfigError
-from fedmend.learn.metrics import CLASSIFICATION, REGRESSION
 from fedmend.learn.nets import CONVOLUTIONS
 from fedmend.learn.optim import OptimizerSpec
-
-WIRE_TYPES = {"same": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -31,8 +27,6 @@ class Settings:
     """How to train; the same at every party.
 
     precision: "float32", "float64" (tests), or "bf16" (autocast).
-    wire: dtype of embeddings and gradients on the wire: "same", "float16", "bfloat16".
-    local_steps: updates of a bottom per exchange, the later ones with the stale gradient.
     augment: "none", or "weak": in training images are flipped and shifted, a row's sides alike.
     schedule: "constant", or "one-cycle": the learning rate rises over the first fifth of
     `schedule_epochs` and falls to zero over the rest.
@@ -42,8 +36,6 @@ class Settings:
     batch_size: int = 256
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     precision: str = "float32"
-    wire: str = "same"
-    local_steps: int = 1
     augment: str = "none"
     schedule: str = "constant"
     schedule_epochs: int = 0
@@ -55,10 +47,8 @@ class Settings:
             "schedule": one_of(("constant", "one-cycle")),
             "schedule_epochs": at_least(0 if self.schedule == "constant" else 1),
             "batch_size": at_least(1),
-            "local_steps": at_least(1),
             "epoch_steps": at_least(1),
             "precision": one_of(("float32", "float64", "bf16")),
-            "wire": one_of(tuple(WIRE_TYPES)),
         }
         check_values(self, rules)
 
@@ -74,10 +64,6 @@ class Settings:
         if self.precision != "bf16":
             return nullcontext()
         return torch.autocast(device.type, torch.bfloat16, cache_enabled=cache)
-
-    def for_wire(self, tensor: Tensor) -> Tensor:
-        target = WIRE_TYPES[self.wire]
-        return tensor if target is None else tensor.to(target)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -100,8 +86,7 @@ class SplitConfig:
     refit: with the length that held-out rows chose, train again on all rows; where there are few,
     more of them are held out first, so that they can choose.
     restarts: how often a training that collapses begins again (`SplitNetwork.fit`).
-    patience: epochs without improvement of `metric` before training stops; None never stops.
-    metric: what early stopping watches; None means log loss, or RMSE for regression.
+    patience: epochs without improvement on held-out rows before training stops; None never stops.
     options: what a method's own workers need to know besides, as wire values.
     seal: whether embeddings and gradients cross end-to-end encrypted, unread by the coordinator;
     None means between machines.
@@ -113,14 +98,12 @@ class SplitConfig:
     top: tuple[int, ...] = (64,)
     dropout: float = 0.0
     conv: str = "cnn"
-    missing_indicator: bool = True
     task: str = "auto"
     epochs: int = 50
     validation: float = 0.1
     refit: bool = False
     restarts: int = 0
     patience: int | None = 10
-    metric: str | None = None
     seed: int = 0
     settings: Settings = field(default_factory=Settings)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -151,8 +134,8 @@ class SplitConfig:
         return asdict(self) | lists
 
     def to_predict(self) -> dict[str, Any]:
-        """What parties need to know of it to predict: how numbers are computed, and sent."""
-        return {"settings": {"precision": self.settings.precision, "wire": self.settings.wire}}
+        """What parties need to know of it to predict: how numbers are computed."""
+        return {"settings": {"precision": self.settings.precision}}
 
     @classmethod
     def from_wire(cls, values: Mapping[str, Any]) -> Self:
@@ -179,7 +162,6 @@ _RULES = {
     "validation": PROPER_SHARE,
     "patience": ("at least 1 or None", lambda value: value is None or value >= 1),
     "dropout": PROPER_SHARE,
-    "metric": one_of((None, *CLASSIFICATION, *REGRESSION)),
     "bottom": _WIDTHS,
     "top": _WIDTHS,
     "conv": one_of(tuple(CONVOLUTIONS)),

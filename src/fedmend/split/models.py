@@ -172,14 +172,13 @@ class BottomModel(TrainedModel):
         self.features = features
         self._compute = Embedding(module, features, settings, device, embed)
         self.in_flight: Tensor | None = None
-        self._draws: Weak | None = None
         self._embedding: Tensor | None = None
 
     def forward(self) -> Tensor:
         """The embedding of the next batch; remembers it for the gradient to come."""
-        self.in_flight, self._draws = self._next()
-        self._embedding = self._compute(self.in_flight, self._draws)
-        return self.settings.for_wire(self._embedding.detach())
+        self.in_flight, draws = self._next()
+        self._embedding = self._compute(self.in_flight, draws)
+        return self._embedding.detach()
 
     def _next(self) -> tuple[Tensor, Weak | None]:
         """The numbers of the next rows, and how their images are augmented."""
@@ -188,23 +187,17 @@ class BottomModel(TrainedModel):
     def backward(self, gradient: Tensor) -> None:
         """Learn from the gradient of the embedding handed out last."""
         assert self._embedding is not None
-        assert self.in_flight is not None
         gradient = gradient.to(self.device, self._embedding.dtype)
-        for step in range(self.settings.local_steps):
-            embedding = self._embedding if step == 0 else self._compute(self.in_flight, self._draws)
-            self.optimizer.zero_grad()
-            # The same as embedding.backward(gradient), which would load sympy first: 1.5 s.
-            (embedding * gradient).sum().backward()
-            if step == 0:
-                self.update()
-            else:
-                self.optimizer.step()
+        self.optimizer.zero_grad()
+        # The same as embedding.backward(gradient), which would load sympy first: 1.5 s.
+        (self._embedding * gradient).sum().backward()
+        self.update()
         self._embedding = None
 
     @torch.no_grad()
     def embed(self, numbers: Tensor) -> Tensor:
         self.module.eval()
-        return self.settings.for_wire(self._compute(numbers))
+        return self._compute(numbers)
 
 
 class PartialBottom(BottomModel):
@@ -287,7 +280,7 @@ class TopModel(TrainedModel):
         loss = self._batch_loss(leaves, numbers, self.order.draws)
         loss.backward()
         self._learn(loss.detach(), len(numbers))
-        return {name: self.settings.for_wire(gradient_of(leaf)) for name, leaf in leaves.items()}
+        return {name: gradient_of(leaf) for name, leaf in leaves.items()}
 
     def _learn(self, loss: Tensor, rows: int) -> None:
         """Update the weights from the gradients that are there, and note the loss."""
@@ -400,15 +393,14 @@ class ServerTopModel(TopModel):
         if not self._chain:
             return super().step(embeddings)
         assert self.targets is not None
-        settings = self.settings
         numbers = self.order.next()
-        pieces = [embeddings[name].to(self.device, settings.dtype) for name in self.names]
+        pieces = [embeddings[name].to(self.device, self.settings.dtype) for name in self.names]
         inputs, outputs = self._forward(torch.cat(pieces, 1))
         loss, slope = soft_loss(outputs, self.targets.index_select(0, numbers))
         slope = self._backward(inputs, slope)
         self._learn(loss, len(numbers))
         gradients = zip(self.names, slope.split(self._widths, 1), strict=True)
-        return {name: settings.for_wire(gradient) for name, gradient in gradients}
+        return dict(gradients)
 
     @torch.no_grad()
     def _forward(self, values: Tensor) -> tuple[list[Tensor], Tensor]:

@@ -26,7 +26,6 @@ import numpy as np
 
 from fedmend.errors import ConfigError, DataError, FedmendWarning, ResumeError
 from fedmend.federation import Each, Federation, WorkerGroup
-from fedmend.learn.metrics import LOWER_IS_BETTER, better
 from fedmend.secure.channel import is_sealed, seal_exchange
 from fedmend.split.config import SplitConfig
 from fedmend.split.features import (
@@ -502,7 +501,7 @@ class SplitNetwork(Judged):
         self.resuming = False
         self.folder: Path | None = None
         self.may_restart = False
-        self._best = float("nan")
+        self._best = math.inf
 
     def guesses(self, fed: Federation) -> bool:
         """Whether the top imputes embeddings of parties that do not know a row, unasked."""
@@ -577,7 +576,7 @@ class SplitNetwork(Judged):
         """One training, in a folder of its own beneath the checkpoint's."""
         folder = None if self.folder is None else self.folder / stage
         self.resuming = resume and folder is not None and (folder / STATE).is_file()
-        self.history, self.best_epoch, self._best = [], 0, float("nan")
+        self.history, self.best_epoch, self._best = [], 0, math.inf
         with self.session(segments) as session:
             epoch, epochs = 0, self.config.epochs
             judged = len(session.validation) > 0
@@ -606,9 +605,8 @@ class SplitNetwork(Judged):
                 session.learn_imputation()
                 if judged:
                     session.calibrate()
-        loss = self._best if self._metric() in LOWER_IS_BETTER else -self._best
-        lost = loss if judged and not session.diverged and not math.isnan(loss) else math.inf
-        return _Tried(self.config, self.history, self.best_epoch, lost, judged, collapsed)
+        loss = self._best if judged and not session.diverged else math.inf
+        return _Tried(self.config, self.history, self.best_epoch, loss, judged, collapsed)
 
     def session(self, segments: Segments, rows: np.ndarray | None = None) -> Any:
         """A training under way, epoch by epoch, for methods whose targets change in between.
@@ -630,22 +628,19 @@ class SplitNetwork(Judged):
         session.run(session.validation)
         scores = session.top.metrics(session.validation)
         self.history[-1] |= {f"val_{name}": value for name, value in scores.items()}
-        metric = self._metric()
-        if metric not in scores:
-            raise ConfigError(
-                f"metric={metric!r} is not for {self.task}. Mend: one of {', '.join(scores)}"
-            )
-        if self.best_epoch == 0 or better(metric, scores[metric], self._best):
-            self._best = scores[metric]
+        loss = scores[self._loss]
+        if self.best_epoch == 0 or loss < self._best:
+            self._best = min(math.inf, loss)  # a loss that is no number is as bad as any
             self.best_epoch = epoch
             session.bottoms.keep_best()
             session.top.keep_best()
 
-    def _metric(self) -> str:
+    @property
+    def _loss(self) -> str:
         """What held-out rows are judged by."""
-        if self.config.metric is None and self.task != "regression":
-            return "log_loss" if self.server is not None else "calibrated_loss"
-        return self.config.metric or "rmse"
+        if self.task == "regression":
+            return "rmse"
+        return "log_loss" if self.server is not None else "calibrated_loss"
 
     def _out_of_patience(self, epoch: int) -> bool:
         patience = self.config.patience

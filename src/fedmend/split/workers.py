@@ -178,9 +178,7 @@ class SplitWorker(_Checkpointed, ExchangeWorker):
 
     def _new_bottom(self, config: SplitConfig) -> BottomPart:
         """An encoder fitted on this party's own rows, and fresh weights."""
-        encoder = Encoder(
-            missing_indicator=config.missing_indicator, dtype=config.settings.dtype_name
-        )
+        encoder = Encoder(missing_indicator=True, dtype=config.settings.dtype_name)
         encoder.fit(self.table)
         spec = bottom_spec(encoder, config.bottom, config.embedding, config.dropout, config.conv)
         weights = self.site.torch_generator(f"bottom {config.seed}", "cpu")

@@ -46,7 +46,6 @@ def test_labelme_59_annotators_are_59_parties():
         bottom=(),
         embedding=16,
         top=(),
-        missing_indicator=False,
         epochs=30,
         batch_size=50,
         weight_decay=0.0,

@@ -417,7 +417,6 @@ class CrowdEstimator(NetworkEstimator):
     top: tuple[int, ...] = (64,)
     dropout: float = 0.0
     conv: str = "cnn"
-    missing_indicator: bool = True
     epochs: int = 100
     patience: int | None = 5
     batch_size: float = 64

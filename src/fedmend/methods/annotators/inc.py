@@ -44,13 +44,12 @@ from fedmend.split.workers import BottomWorker, ServerTop
 
 __all__ = ["InC"]
 
-CORRECTOR = ("bottom", "embedding", "top", "dropout", "conv", "missing_indicator")
+CORRECTOR = ("bottom", "embedding", "top", "dropout", "conv")
 """What may differ between the network asked for and the one that corrects the labels."""
 PAPER: dict[str, Any] = {
     "bottom": (),
     "embedding": 16,
     "top": (),
-    "missing_indicator": False,
     "epochs": 100,
     "initial_epochs": 0.5,
     "batch_size": 0.01,

@@ -134,7 +134,7 @@ class _Heads(TrainedModel):
         self.loss(leaf, numbers).backward()
         self.optimizer.step()
         assert leaf.grad is not None
-        return self.settings.for_wire(leaf.grad)
+        return leaf.grad
 
 
 class NeuralTargets(Trains, ExchangeWorker, StoreWorker):

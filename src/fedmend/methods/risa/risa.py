@@ -533,10 +533,6 @@ class RISA(SplitEstimator):
     schedule: ClassVar[str] = "one-cycle"  # type: ignore[misc]
     patience: ClassVar[None] = None  # type: ignore[misc]
     refit: ClassVar[bool] = False  # type: ignore[misc]
-    metric: ClassVar[None] = None  # type: ignore[misc]
-    local_steps: ClassVar[int] = 1  # type: ignore[misc]
-    missing_indicator: ClassVar[bool] = True  # type: ignore[misc]
-    wire: ClassVar[str] = "same"  # type: ignore[misc]
 
     _network_type: ClassVar[type[SplitNetwork]] = EvidenceNetwork
     _rules: ClassVar[Rules] = {
