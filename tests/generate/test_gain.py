@@ -38,7 +38,7 @@ def built(frame: pd.DataFrame, **kinds: str) -> tuple[Imputer, Critic, Rows, Enc
     encoder = Encoder(numeric="minmax").fit(table)
     encoded = encoder.encode(encoder.raw(table.frame))
     heads = Heads(encoder, torch.device("cpu"))
-    net = Imputer(heads, hidden=16, blocks=1, dropout=0.0, bins=8)
+    net = Imputer(heads, hidden=16, dropout=0.0, bins=8)
     critic = Critic(heads, hidden=16)
     for module in (net, critic):
         initialise(module, stream())
@@ -177,7 +177,7 @@ def test_a_column_whose_few_cells_are_all_held_out():
 def imputer(mixed):
     heads = Heads(Encoder(numeric="minmax").fit(mixed), torch.device("cpu"))
     torch.manual_seed(0)
-    return VariationalImputer(heads, latent=5, beta=2.0, hidden=16, blocks=1, dropout=0.0, bins=8)
+    return VariationalImputer(heads, latent=5, hidden=16, dropout=0.0, bins=8)
 
 
 def test_divergence_is_torchs():
@@ -214,7 +214,7 @@ def test_a_code_that_says_no_more_than_is_shown_is_free(imputer):
         imputer.prior.head.bias[:5] += 1.0
     _, cost = imputer.code(values, seen, stream(), seen)
     _, log = imputer.prior(values, seen)
-    wanted = 2.0 * (0.5 * (-2 * log).exp().sum(1)).mean() / heads.n_spans
+    wanted = (0.5 * (-2 * log).exp().sum(1)).mean() / heads.n_spans
     torch.testing.assert_close(cost, wanted)
 
 

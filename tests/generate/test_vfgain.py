@@ -30,7 +30,6 @@ SMALL: dict[str, Any] = {
     "hidden": 12,
     "bottom": (8,),
     "embedding": 4,
-    "bins": 6,
     "refine": 1,
     "batch_size": 16,
     "device": "cpu",
@@ -351,8 +350,8 @@ def test_bad_input_is_named():
         model.fit(federation((8, 5, 5)), a="a", b="b")
     with pytest.raises(DataError, match="'b'.*wages"):
         model.fit(fed, b="b", columns=["wages"])
-    with pytest.raises(ConfigError, match=r"(?s)blind.*bf16"):
-        VFGAIN(blind=2, precision="bf16").fit(fed, a="a", b="b")
+    with pytest.raises(ConfigError, match=r"(?s)embedding.*bf16"):
+        VFGAIN(embedding=0, precision="bf16").fit(fed, a="a", b="b")
     with pytest.raises(AlignmentError, match="align"):
         model.fit(Federation(*(Party(n, Table([1], {"x": [1]})) for n in "ab")), a="a", b="b")
     model.fit(fed, b="b", columns=["member", "visits"])

@@ -238,11 +238,11 @@ class Adversarial(Generator):
     impute_draws: ClassVar[int] = 50
     pac = 1  # rows that are judged together
     sampling = "log-frequency"
+    decay = 1e-5  # of weights
 
     epochs: int = 300
     batch_size: int = 500
     lr: float = 2e-4
-    decay: float = 1e-5
     latent: int = 100
     levels: int = 20
     average: float = 0.995

@@ -65,14 +65,13 @@ def _are_widths(value: Any) -> bool:
 
 
 RULES: Rules = {
-    **dict.fromkeys(("seed", "patience", "blocks", "refine"), at_least(0)),
+    **dict.fromkeys(("seed", "patience", "refine"), at_least(0)),
     **dict.fromkeys(("epochs", "steps", "latent", "channels", "candidates", "pac"), at_least(1)),
-    **dict.fromkeys(("batch_size", "sampling_steps", "resample", "rounds"), at_least(1)),
-    **dict.fromkeys(("time_width", "bins"), at_least(2)),
-    **dict.fromkeys(("dropout", "validation", "ema", "average", "condition"), PROPER_SHARE),
+    **dict.fromkeys(("batch_size", "sampling_steps"), at_least(1)),
+    **dict.fromkeys(("dropout", "validation", "average", "condition"), PROPER_SHARE),
     **dict.fromkeys(("hint", "blank"), SHARE),
     **dict.fromkeys(("lr", "epsilon"), POSITIVE),
-    **dict.fromkeys(("penalty", "beta", "decay", "weight_decay"), NOT_NEGATIVE),
+    "penalty": NOT_NEGATIVE,
     "sampling": one_of(("log-frequency", "frequency")),
     "numeric": one_of(("rank", "minmax")),
     "hidden": ("made of whole numbers from 1", _are_widths),
@@ -347,7 +346,7 @@ class Generator(Parameters):
     def load(cls, path: str | Path) -> Self:
         """The generator that `save` wrote; on a subclass, only one of that class."""
         values = _read(path)
-        made = class_of(values["name"])(**values["params"])
+        made = class_of(values["name"])._unfitted(values["params"])
         if not isinstance(made, cls):
             raise DataError(
                 f"{path} holds a {type(made).__name__}, not a {cls.__name__}",
@@ -366,6 +365,11 @@ class Generator(Parameters):
             module.load_state_dict(values["modules"][name])
             module.eval()
         return made
+
+    @classmethod
+    def _unfitted(cls, params: Mapping[str, Any]) -> Self:
+        """As it was saved; parameters that are no more did their work when it was fitted."""
+        return cls(**{name: params[name] for name in cls.parameter_names() if name in params})
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "encoder_"):

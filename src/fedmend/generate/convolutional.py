@@ -116,10 +116,10 @@ class SquareCritic(nn.Module):
 _PENALISED = 4  # every so many steps, and as many times as much
 
 
-def information_gaps(real: torch.Tensor, fake: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def information_loss(real: torch.Tensor, fake: torch.Tensor) -> torch.Tensor:
     """How far apart the features' means are, and their deviations. **Shape**: (n, features)"""
     means = (real.mean(0) - fake.mean(0)).norm()
-    return means, (real.std(0) - fake.std(0)).norm()
+    return means + (real.std(0) - fake.std(0)).norm()
 
 
 def steepness(scores: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -170,23 +170,19 @@ class ConvolutionalGAN(Adversarial):
 
     ``target``: the column the classifier predicts (None: the table's label; without one there is
     no classifier); ``epsilon``: Adam's, damps the steps of weights that hardly matter, without
-    which the game is unsteady; ``penalty``: how much the critic's slope at real rows costs it.
+    which the game is unsteady.
     """
 
     beta2 = 0.9  # Adam's
+    penalty = 0.0  # on the critic's slope at real rows
 
     epsilon: float = 1e-3
     channels: int = 16
-    penalty: float = 0.0
     target: str | None = None
 
     def _classifier(self, inputs: int, outputs: int, stream: torch.Generator) -> nn.Module:
         """The auxiliary classifier."""
         raise NotImplementedError
-
-    def _information(self, real: torch.Tensor, fake: torch.Tensor) -> torch.Tensor:
-        """The information loss, of the critic's features."""
-        return sum(information_gaps(real, fake), real.new_zeros(()))
 
     def _network(self, inputs: int) -> nn.Module:
         return SquareGenerator(inputs, self.channels, self.encoder_.width)
@@ -239,7 +235,7 @@ class ConvolutionalGAN(Adversarial):
             critic.requires_grad_(False)
             shown = critic.features(fakes)
             loss = F.softplus(-critic.last(shown)).mean()
-            loss = loss + self._information(features.detach(), shown)
+            loss = loss + information_loss(features.detach(), shown)
             loss = loss + self.conditions_.cross_entropy(logits, wanted)
             if target.is_used:
                 guesses = classifier(target.hidden(complete))

@@ -34,8 +34,10 @@ from fedmend.learn.nets import SeededDropout, seed_dropout
 class CTABGAN(ConvolutionalGAN):
     """A conditional convolutional GAN for tables; ``paper()`` has the publication's settings.
 
-    ``spikes``: the share of rows from which a value is of a kind of its own; ``sampling`` as in
-    `CTGAN`; others: `ConvolutionalGAN` and `Adversarial`.
+    ``spikes``: the share of rows from which a value is of a kind of its own; ``penalty``: how much
+    the critic's slope at real rows costs it; ``sampling``: conditions are drawn by
+    ``"log-frequency"`` (kind to rare categories) or ``"frequency"`` (closer to the table as a
+    whole); others: `ConvolutionalGAN` and `Adversarial`.
     """
 
     name = "ctabgan"
@@ -58,18 +60,11 @@ class CTABGAN(ConvolutionalGAN):
     lr: float = 1e-3
     penalty: float = 0.1
     hidden: int = 256
-    modes: int = 10
     spikes: float = 0.05
     sampling: str = "log-frequency"
 
     def _encoder(self) -> Encoder:
-        return Encoder(
-            numeric="mode",
-            max_modes=self.modes,
-            spikes=self.spikes,
-            long_tails=True,
-            levels=self.levels,
-        )
+        return Encoder(numeric="mode", spikes=self.spikes, long_tails=True, levels=self.levels)
 
     def _conditional(self) -> list[Span]:
         """Categories, and the modes of numbers."""

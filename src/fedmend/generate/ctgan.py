@@ -30,15 +30,14 @@ from fedmend.learn.nets import SeededDropout
 from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
 
 _SLOPE = 0.2
+_PENALTY = 10.0  # on the gradient
 
 
 @parameters
 class CTGAN(Adversarial):
     """A conditional tabular GAN; ``paper()`` has the publication's settings.
 
-    ``pac`` rows are judged together; ``sampling``: conditions are drawn by ``"log-frequency"``
-    (kind to rare categories) or ``"frequency"`` (closer to the table as a whole); others:
-    `Adversarial`.
+    ``pac`` rows are judged together; others: `Adversarial`.
     """
 
     name = "ctgan"
@@ -52,17 +51,15 @@ class CTGAN(Adversarial):
         }
     }
 
-    decay: float = 1e-6
+    decay = 1e-6
+
     latent: int = 128
     hidden: int = 256
     pac: int = 5
-    penalty: float = 10.0
     dropout: float = 0.0
-    modes: int = 10
-    sampling: str = "log-frequency"
 
     def _encoder(self) -> Encoder:
-        return Encoder(numeric="mode", max_modes=self.modes, levels=self.levels)
+        return Encoder(numeric="mode", levels=self.levels)
 
     def _conditional(self) -> list[Span]:
         """Columns that are categories and nothing else."""
@@ -103,7 +100,7 @@ class CTGAN(Adversarial):
             share = torch.rand(len(reals), 1, generator=stream, device=reals.device)
             between = torch.lerp(fakes.detach(), reals, share)
             slopes = critic.gradient(between).norm(dim=1)
-            loss = made.mean() - true.mean() + self.penalty * (slopes - 1).square().mean()
+            loss = made.mean() - true.mean() + _PENALTY * (slopes - 1).square().mean()
             descend(loss, judges)
 
             critic.requires_grad_(False)

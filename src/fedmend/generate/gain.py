@@ -41,6 +41,7 @@ from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
 
 # --- the networks ---------------------------------------------------------------------------
 
+BINS = 32  # shares of a number's values to draw from
 KNOTS = 32  # per bin: how finely a column's quantiles are kept
 
 
@@ -70,7 +71,7 @@ class Residual(nn.Module):
 
 
 class Imputer(nn.Module):
-    """The generator: residual blocks, with a linear path beside them.
+    """The generator: a residual block, with a linear path beside it.
 
     It takes standardised values: with min-max scaling alone, a column with an outlier would weigh
     next to nothing. Its guess is fed back ``refine`` times in place of the hidden cells, as
@@ -83,7 +84,7 @@ class Imputer(nn.Module):
     stepped: Tensor
 
     def __init__(
-        self, heads: Heads, *, hidden: int, blocks: int, dropout: float, bins: int, side: int = 0
+        self, heads: Heads, *, hidden: int, dropout: float, bins: int = BINS, side: int = 0
     ) -> None:
         """heads: of an encoder whose columns have one span each, on the device to be trained on."""
         super().__init__()
@@ -94,7 +95,7 @@ class Imputer(nn.Module):
         width, scalars = len(self.owner), len(self.scalars)
         inputs = width + heads.n_spans + side
         self.enter = nn.Linear(inputs, hidden)
-        self.body = nn.Sequential(*(Residual(hidden, dropout) for _ in range(blocks)))
+        self.body = nn.Sequential(Residual(hidden, dropout))
         self.leave = nn.Linear(hidden, width)
         self.beside = nn.Linear(inputs, width)
         self.share = nn.Linear(hidden, scalars * bins) if scalars else None
@@ -401,15 +402,15 @@ def _pick(probabilities: Tensor, generator: torch.Generator) -> Tensor:
 # --- the generator --------------------------------------------------------------------------
 
 _ROWS = 8192  # at once, where nothing is trained
+ROUNDS = 16  # in which a row is drawn, at most
 
 
 @parameters
 class GAIN(Generator):
     """Fills gaps, and makes rows, by masking.
 
-    refine: how often the guess is fed back. bins: shares of a number's values to draw from.
-    rounds: in how many rounds a row is drawn, at most. blank: share of training rows of which
-    nothing is shown. patience: how many scores (every 100 steps, on a tenth of the rows) may pass
+    refine: how often the guess is fed back. blank: share of training rows of which nothing is
+    shown. patience: how many scores (every 100 steps, on a tenth of the rows) may pass
     without a better one; 0 never stops early.
 
     >>> from fedmend.data import datasets
@@ -423,21 +424,18 @@ class GAIN(Generator):
         "paper": {"refine": 0, "blank": 0.0, "dropout": 0.0, "steps": 10_000, "patience": 0}
     }
     impute_draws = 2  # the noise is small: more of them change nothing
+    noise: ClassVar[float] = 0.01  # what hidden cells hold at first, at most
 
     hidden: int = 256
-    blocks: int = 1
     dropout: float = 0.1
     refine: int = 3
-    bins: int = 32
     hint: float = 0.9
     alpha: float = 100.0
-    noise: float = 0.01
     blank: float = 0.1
     steps: int = 6000
     batch_size: int = 128
     lr: float = 1e-3
     patience: int = 15
-    rounds: int = 16
 
     # --- what a generator says of itself ---------------------------------------------------
 
@@ -455,8 +453,7 @@ class GAIN(Generator):
 
     @property
     def _shape(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in ("hidden", "blocks", "dropout", "bins")}
-        return {**own, "side": self._side_width}
+        return {"hidden": self.hidden, "dropout": self.dropout, "side": self._side_width}
 
     @property
     def _side_width(self) -> int:
@@ -511,7 +508,7 @@ class GAIN(Generator):
             known = self._blank_rows(n)
         rows = self._rows_of(known)
         return self._by_parts(
-            rows, lambda part: draw_cells(self.net_, part, self._game, self.rounds, generator)
+            rows, lambda part: draw_cells(self.net_, part, self._game, ROUNDS, generator)
         )
 
     def _imputed(self, known: Raw, draws: int, seed: int) -> Raw:

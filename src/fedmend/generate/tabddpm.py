@@ -13,7 +13,7 @@ categories (``levels``, ``spikes``), which relations to other columns may hang o
 on a held-out loss (``validation``). And the network learns to be told: in a share ``condition`` of
 the rows some cells stand clean, marked as such, and only the others are predicted. Known columns
 are then simply told. With ``condition=0`` they are in-painted instead: noised anew to each step's
-time (Lugmayr et al., *RePaint*, 2022), every step repeated ``resample`` times.
+time (Lugmayr et al., *RePaint*, 2022).
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from fedmend.generate.training import (
 from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
 
 _FARTHEST = 5.0  # normal scores beyond this do not occur
+_WAVES = 64  # of the time, as sines and cosines
 
 
 class Denoiser(nn.Module):
@@ -48,13 +49,12 @@ class Denoiser(nn.Module):
 
     rates: torch.Tensor
 
-    def __init__(self, width: int, hidden: tuple[int, ...], time_width: int) -> None:
+    def __init__(self, width: int, hidden: tuple[int, ...]) -> None:
         super().__init__()
-        half = time_width // 2
-        rates = 1000 * torch.exp(-math.log(10_000) * torch.arange(half) / half)
+        rates = 1000 * torch.exp(-math.log(10_000) * torch.arange(_WAVES) / _WAVES)
         self.register_buffer("rates", rates, persistent=False)
         self.time = nn.Sequential(
-            nn.Linear(2 * half, hidden[0]), nn.SiLU(), nn.Linear(hidden[0], hidden[0])
+            nn.Linear(2 * _WAVES, hidden[0]), nn.SiLU(), nn.Linear(hidden[0], hidden[0])
         )
         self.start = nn.Linear(2 * width, hidden[0])
         layers: list[nn.Module] = []
@@ -136,17 +136,13 @@ class TabDDPM(Generator):
     impute_draws = 20
 
     hidden: tuple[int, ...] = (256, 256, 256)
-    time_width: int = 128
     steps: int = 6000
     batch_size: int = 256
     lr: float = 2e-3
-    weight_decay: float = 1e-4
-    ema: float = 0.999
     sampling_steps: int = 50
     levels: int = 150
     spikes: float = 0.002
     condition: float = 0.5
-    resample: int = 1
     validation: float = 0.1
     patience: int = 10
 
@@ -155,7 +151,7 @@ class TabDDPM(Generator):
         return Encoder(numeric, spikes=self.spikes, levels=self.levels)
 
     def _build(self) -> dict[str, nn.Module]:
-        self.net_ = Denoiser(self.encoder_.width, self.hidden, self.time_width)
+        self.net_ = Denoiser(self.encoder_.width, self.hidden)
         self.heads_ = Heads(self.encoder_, self.device_)
         self.owner_ = torch.from_numpy(self.encoder_.owner).to(self.device_)
         self.gate_ = torch.tensor(self._gates(), device=self.device_)
@@ -182,9 +178,9 @@ class TabDDPM(Generator):
         observed = torch.from_numpy(rows.observed).to(device)
         fitted, scored = held_out(rows.n_rows, self.validation, self._numpy_rng("held out"))
         part = torch.from_numpy(fitted).to(device)
-        spec = OptimizerSpec("adamw", self.lr, self.weight_decay)
+        spec = OptimizerSpec("adamw", self.lr, 1e-4)
         adam = FlatOptimizer(list(self.net_.parameters()), spec, aligned=True)
-        average = EMA(self.net_, self.ema)
+        average = EMA(self.net_, 0.999)
 
         def step(number: int, batch: torch.Tensor) -> None:
             adam.scale = 1 - number / self.steps
@@ -281,13 +277,10 @@ class TabDDPM(Generator):
         rows, _ = mixed(self.heads_, values, torch.zeros_like(values), generator)
         times = torch.linspace(1, 0, self.sampling_steps + 1, device=device)
         for time, earlier in pairwise(times):
-            for again in range(self.resample if inpaint else 1):
-                if again:
-                    rows, _ = mixed(self.heads_, rows, signal(time) / signal(earlier), generator)
-                if inpaint:
-                    noised, _ = self._noised(values, observed, time.expand(n), generator)
-                    rows = torch.where(observed, noised, rows)
-                rows = torch.where(told, values, rows)
-                output = self.net_(rows, time.expand(n), told)
-                rows = step_back(self.heads_, rows, output, (time, earlier), generator)
+            if inpaint:
+                noised, _ = self._noised(values, observed, time.expand(n), generator)
+                rows = torch.where(observed, noised, rows)
+            rows = torch.where(told, values, rows)
+            output = self.net_(rows, time.expand(n), told)
+            rows = step_back(self.heads_, rows, output, (time, earlier), generator)
         return rows

@@ -1,14 +1,15 @@
 """TableGAN (Park et al., *Data Synthesis based on Generative Adversarial Networks*, 2018).
 
 A DCGAN whose images are rows laid out as squares, with two losses more for the generator: the
-information loss, with the paper's thresholds that trade likeness for privacy, and the classifier
-loss, so that a generated label fits its row (see `convolutional`).
+information loss, and the classifier loss, so that a generated label fits its row (see
+`convolutional`).
 
 Departures: categories are indicators, not numbers, which would put them in an order; numbers are
 ranks instead of positions in their range (``numeric="minmax"`` is the published way), so that
 values many rows share come out exactly; coordinates have biases of their own; the information loss
 compares the batches at hand instead of running averages, whose gradient is a hundredth as strong;
-the networks have a quarter of the channels, to be bearable without an accelerator.
+the paper's thresholds below which it is content, to trade likeness for privacy, are zero; the
+networks have a quarter of the channels, to be bearable without an accelerator.
 
 `sample(given=…)` and `impute` match known columns with freely generated candidates: an
 approximation, see `Matcher`.
@@ -22,7 +23,7 @@ import torch
 from torch import nn
 
 from fedmend._parameters import parameters
-from fedmend.generate.convolutional import ConvolutionalGAN, SquareCritic, information_gaps
+from fedmend.generate.convolutional import ConvolutionalGAN, SquareCritic
 from fedmend.generate.encoder import Encoder
 
 
@@ -30,8 +31,7 @@ from fedmend.generate.encoder import Encoder
 class TableGAN(ConvolutionalGAN):
     """A convolutional GAN for tables; ``paper()`` has the publication's settings.
 
-    ``mean_slack`` and ``deviation_slack``: the thresholds below which the information loss is
-    content, more is more private; others: `ConvolutionalGAN` and `Adversarial`.
+    Parameters: `ConvolutionalGAN` and `Adversarial`.
     """
 
     name = "tablegan"
@@ -41,7 +41,6 @@ class TableGAN(ConvolutionalGAN):
             "beta2": 0.999,
             "epsilon": 1e-8,
             "channels": 64,
-            "penalty": 0.0,
             "numeric": "minmax",
             "levels": 0,
             "average": 0.0,
@@ -52,8 +51,6 @@ class TableGAN(ConvolutionalGAN):
     epochs: int = 150
     lr: float = 5e-4
     beta2: float = 0.9
-    mean_slack: float = 0.0
-    deviation_slack: float = 0.0
     numeric: str = "rank"
 
     def _encoder(self) -> Encoder:
@@ -61,7 +58,3 @@ class TableGAN(ConvolutionalGAN):
 
     def _classifier(self, inputs: int, outputs: int, stream: torch.Generator) -> nn.Module:
         return SquareCritic(inputs, self.channels, outputs)
-
-    def _information(self, real: torch.Tensor, fake: torch.Tensor) -> torch.Tensor:
-        means, deviations = information_gaps(real, fake)
-        return (means - self.mean_slack).relu() + (deviations - self.deviation_slack).relu()

@@ -28,6 +28,8 @@ from fedmend.generate.training import Progress, batches, descend, generator_for,
 from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
 
 _ROWS = 4096  # decoded at once
+_FACTOR = 2.0  # of the likelihood beside the divergence, as in TVAE's code
+_REFINE = 20  # gradient steps of a search
 
 
 class _Encoder(nn.Module):
@@ -89,19 +91,15 @@ class VAE(Generator):
     epochs: int = 300
     batch_size: int = 200
     lr: float = 1e-3
-    weight_decay: float = 1e-5
-    reconstruction: float = 2.0
     draw: bool = True
-    max_modes: int = 10
     spikes: float = 0.05
     levels: int = 20
     candidates: int = 2000
-    refine: int = 20
     validation: float = 0.1
     patience: int = 20
 
     def _encoder(self) -> Encoder:
-        return Encoder("mode", self.max_modes, self.spikes, levels=self.levels)
+        return Encoder("mode", spikes=self.spikes, levels=self.levels)
 
     def _build(self) -> dict[str, nn.Module]:
         width = self.encoder_.width
@@ -120,7 +118,7 @@ class VAE(Generator):
         fitted, scored = held_out(rows.n_rows, self.validation, self._numpy_rng("held out"))
         part = torch.from_numpy(fitted).to(device)
         parameters = [*self.encode_.parameters(), *self.decode_.parameters()]
-        spec = OptimizerSpec("adam", self.lr, self.weight_decay)
+        spec = OptimizerSpec("adam", self.lr, 1e-5)
         adam = FlatOptimizer(parameters, spec, aligned=True)
 
         def step(number: int, batch: torch.Tensor) -> None:
@@ -152,7 +150,7 @@ class VAE(Generator):
         draws = torch.randn(mean.shape, generator=noise, device=mean.device)
         latent = mean + draws * (0.5 * log_variance).exp()
         divergence = -0.5 * (1 + log_variance - mean**2 - log_variance.exp()).sum(1)
-        return self.reconstruction * self._misfit(latent, values, observed) + divergence
+        return _FACTOR * self._misfit(latent, values, observed) + divergence
 
     def _misfit(
         self, latent: torch.Tensor, values: torch.Tensor, observed: torch.Tensor
@@ -192,13 +190,13 @@ class VAE(Generator):
         values = torch.from_numpy(known.values).to(self.device_)
         observed = torch.from_numpy(self.encoder_.spread(known.observed)).to(self.device_)
         pool = self._draw(self.candidates, generator)
-        weights = (self._likelihood(pool, values, observed) * self.reconstruction).softmax(1)
+        weights = (self._likelihood(pool, values, observed) * _FACTOR).softmax(1)
         latent = pool[torch.multinomial(weights, 1, generator=generator)[:, 0]]
         with torch.enable_grad():
             latent = latent.clone().requires_grad_()
             first, second = torch.zeros_like(latent), torch.zeros_like(latent)
-            for step in range(1, self.refine + 1):
-                misfit = self.reconstruction * self._misfit(latent, values, observed)
+            for step in range(1, _REFINE + 1):
+                misfit = _FACTOR * self._misfit(latent, values, observed)
                 loss = (misfit + 0.5 * latent.square().sum(1)).sum()
                 (gradient,) = torch.autograd.grad(loss, latent)
                 with torch.no_grad():

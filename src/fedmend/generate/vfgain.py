@@ -32,7 +32,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from fedmend._parameters import SHARE, at_least, one_of, wrong_values
+from fedmend._parameters import at_least, one_of, wrong_values
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted
 from fedmend.federation import Federation, Site, exposed
@@ -58,6 +58,7 @@ from fedmend.split.workers import BottomWorker
 
 MANIFEST, FILE = "model.json", "generator.fmw"
 ORDERS = ("secret", "seeded", "kept")
+BLIND = 0.1  # share of aligned rows that train without their embedding
 _EVERY = 100  # steps between scores, at least
 _SCORED = 2000  # rows held out for them, at most
 _MADE, _NUMBERED, _MODELS = "made rows", "numbered rows", "generators"
@@ -238,7 +239,7 @@ class ImputerWorker(ExchangeWorker):
         made = self.generator
         rows = self.aligned.take(numbers)
         draw = torch.rand(len(numbers), generator=self.duel.generator, device=rows.values.device)
-        rows = rows._replace(side=made.side(context, draw >= made.blind))
+        rows = rows._replace(side=made.side(context, draw >= BLIND))
         if self._alone is None:
             return rows
         alone = self.alone.take(next(self._alone))
@@ -333,17 +334,15 @@ def _unknown(made: VFGAIN, count: int) -> Table:
 class VFGAIN(GAIN):
     """GAIN beside another party's embedding of the same row.
 
-    bottom, embedding: hidden layers and width of A's network. blind: share of aligned rows that
-    train without their embedding. precision: "float32" or "float64". seal: embeddings and gradients
-    cross end-to-end encrypted, unread by the coordinator; None is between machines. All other
-    parameters are GAIN's.
+    bottom, embedding: hidden layers and width of A's network. precision: "float32" or "float64".
+    seal: embeddings and gradients cross end-to-end encrypted, unread by the coordinator; None is
+    between machines. All other parameters are GAIN's.
     """
 
     name = "vfgain"
 
     bottom: tuple[int, ...] = (64,)
     embedding: int = 32
-    blind: float = 0.1
     precision: str = "float32"
     seal: bool | None = None
     blank: float = 0.25
@@ -352,7 +351,6 @@ class VFGAIN(GAIN):
         rules = {
             "embedding": at_least(1),
             "bottom": ("positive widths", lambda widths: all(width >= 1 for width in widths)),
-            "blind": SHARE,
             "precision": one_of(("float32", "float64")),
         }
         return super()._problems() + wrong_values(self, rules)
@@ -607,7 +605,7 @@ class VFGAIN(GAIN):
         saved = read_json(Path(path) / MANIFEST, "a saved model")
         if saved["method"] != cls.__name__:
             raise ConfigError(f"{path} holds a {saved['method']}, not a {cls.__name__}")
-        model = cls(**{**saved["params"], "bottom": tuple(saved["params"]["bottom"])})
+        model = cls._unfitted({**saved["params"], "bottom": tuple(saved["params"]["bottom"])})
         model.a_, model.b_ = _two(fed, saved["a"], saved["b"])
         model.fed_, model.model_ = fed, f"vfgain-{secrets.token_hex(6)}"
         with model._pair(fed, exchange=False) as (bottom, imputer):

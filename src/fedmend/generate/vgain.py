@@ -12,7 +12,6 @@ The code carries what several hidden cells have in common, which GAIN's noise of
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Any
 
 import torch
@@ -43,10 +42,9 @@ class VariationalImputer(Imputer):
     """An imputer whose side input ends with a latent code."""
 
     def __init__(
-        self, heads: Heads, *, latent: int, beta: float, hidden: int, side: int = 0, **shape: Any
+        self, heads: Heads, *, latent: int, hidden: int, side: int = 0, **shape: Any
     ) -> None:
         super().__init__(heads, hidden=hidden, side=side + latent, **shape)
-        self.beta = beta
         self.posterior = _Coder(heads, hidden, latent)
         self.prior = _Coder(heads, hidden, latent)
 
@@ -63,7 +61,7 @@ class VariationalImputer(Imputer):
             return _normal(prior, generator), values.new_zeros(())
         posterior = self.posterior(values * observed[:, self.owner], observed)
         # Reconstruction is a mean over cells, so the divergence is shared out over them too.
-        cost = self.beta * divergence(posterior, prior).mean() / self.heads.n_spans
+        cost = divergence(posterior, prior).mean() / self.heads.n_spans
         return _normal(posterior, generator), cost
 
 
@@ -83,17 +81,13 @@ def divergence(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> T
 
 @parameters
 class VGAIN(GAIN):
-    """GAIN with a latent code of ``latent`` numbers, whose divergence is weighted ``beta``.
-
-    All other parameters are GAIN's.
-    """
+    """GAIN with a latent code of ``latent`` numbers; all other parameters are GAIN's."""
 
     name = "vgain"
     impute_draws = 30  # codes differ, and their mean comes closer the more there are
+    noise = 0.0  # the code takes its place
 
     latent: int = 16
-    beta: float = 1.0
-    noise: float = field(default=0.0, init=False)  # the code takes its place
 
     def _imputer(self, heads: Heads) -> Imputer:
-        return VariationalImputer(heads, latent=self.latent, beta=self.beta, **self._shape)
+        return VariationalImputer(heads, latent=self.latent, **self._shape)

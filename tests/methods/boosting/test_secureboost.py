@@ -475,7 +475,7 @@ def test_an_interrupted_training_goes_on_to_the_bit(
     frame: pd.DataFrame, tmp_path: Path, stage: int, strict: bool
 ) -> None:
     """In the stage that counts trees and in the one that grows them on all rows."""
-    how: dict[str, Any] = {"trees": 16, "depth": 3, "colsample": 0.7, "bins": 12}
+    how: dict[str, Any] = {"trees": 16, "depth": 3, "bins": 12}
     whole = federation(frame, known=slice(200, 560))
     undisturbed = fm.SecureBoost(**how).fit(whole)
     fed = federation(frame, known=slice(200, 560), strict=strict)

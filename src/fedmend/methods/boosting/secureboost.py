@@ -38,9 +38,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend._parameters import (
-    NOT_NEGATIVE,
     POSITIVE,
-    POSITIVE_SHARE,
     PROPER_SHARE,
     Rules,
     at_least,
@@ -792,11 +790,9 @@ class TreeEnsemble(Judged):
     ) -> int:
         """Boost so many trees, or as many as lower the loss of the rows held out; how many kept."""
         how, at = self.config, self._at
-        names = ("depth", "learning_rate", "l2", "min_leaf", "min_gain")
+        names = ("depth", "learning_rate", "l2", "min_leaf")
         growth = {name: getattr(how, name) for name in names}
-        settings = BoostSettings(
-            at.trees, validation, how.patience, how.colsample, None, at.trees, how.seed
-        )
+        settings = BoostSettings(at.trees, validation, how.patience, 1.0, None, at.trees, how.seed)
         active.begin(list(segments), growth, asdict(settings), least)
         if at.grown:
             active.load_checkpoint(str(self.folder), at.number)
@@ -954,8 +950,8 @@ class TreeEnsemble(Judged):
 class SecureBoost(LabelledEstimator):
     """Boosted trees over all parties, of all rows of the label party.
 
-    trees, depth, learning_rate, l2, min_leaf, min_gain, colsample: as usual (min_leaf in rows; for
-    classes 0.05 times as much curvature). bins: most bins of a partner's column; the label party's
+    trees, depth, learning_rate, l2, min_leaf: as usual (min_leaf in rows; for classes 0.05 times as
+    much curvature). bins: most bins of a partner's column; the label party's
     own, whose sums cost nothing, have up to 255.
     validation, patience: trees stop when the loss of the rows held out has not fallen for so many;
     refit: as many are then grown on all rows. mode: of the products (docs/inner-products.md).
@@ -970,9 +966,7 @@ class SecureBoost(LabelledEstimator):
     learning_rate: float = 0.1
     l2: float = 1.0
     min_leaf: int = 20
-    min_gain: float = 1e-6
     bins: int = 64
-    colsample: float = 1.0
     validation: float = 0.15
     patience: int = 15
     refit: bool = True
@@ -987,8 +981,6 @@ class SecureBoost(LabelledEstimator):
     _rules: ClassVar[Rules] = {
         **dict.fromkeys(("trees", "patience", "min_leaf"), at_least(1)),
         **dict.fromkeys(("l2", "learning_rate"), POSITIVE),
-        "colsample": POSITIVE_SHARE,
-        "min_gain": NOT_NEGATIVE,
         "validation": PROPER_SHARE,
         "depth": ("in 1 … 12", lambda depth: 1 <= depth <= 12),
         "bins": ("in 2 … 1024", lambda bins: 2 <= bins <= 1024),
