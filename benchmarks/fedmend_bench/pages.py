@@ -259,8 +259,8 @@ def _plug_ins(file: Path) -> str:
     """A baseline, and it with SAGE, after as many rounds as the shorter of both has."""
     runs = {(each.method, each.alpha, each.seed): each for each in read_curves(file)}
     lines = []
-    for (method, *split), curve in runs.items():
-        base = runs.get((BASES.get(method, ""), *split))
+    for (method, alpha, seed), curve in runs.items():
+        base = runs.get((BASES.get(method, ""), alpha, seed))
         if base is None:
             continue
         rounds = min(len(base.rounds), len(curve.rounds))
