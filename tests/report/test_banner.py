@@ -62,6 +62,13 @@ def test_switches_that_are_on_are_not_offered() -> None:
     assert lowers.startswith("These methods have no switch")
 
 
+def test_a_switch_for_two_kinds_is_offered_once() -> None:
+    votes = crossing("bank", "coordinator", "votes", 10)
+    (lowers,) = banner_of([*SPLIT, votes], [("vfl", VFL)]).lowers
+    assert "label_dp = 2 lowers what gradients and " in lowers
+    assert lowers.count("label_dp") == 1
+
+
 def test_sealed_values_and_totals_are_no_signals() -> None:
     relayed = [
         crossing("telco", "coordinator", "embedding", sealed_for="bank"),

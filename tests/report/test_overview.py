@@ -197,6 +197,7 @@ def test_annotators_are_compared_on_all_rows_they_share():
     assert found.aligned == 20 and found.labellers_share == 60
     assert {pair["rows"] for pair in found.agreement["pairs"]} == {60}
     assert found.agreement["lowest"] < 0.5 and len(found.agreement["pairs"]) == 3
+    assert found.torn[-1].startswith("Annotators disagree: two of them have a kappa of ")
     assert sum(found.labels["dr-1"]["counts"].values()) == 60
     assert list(found.labels) == ["dr-0", "dr-1", "dr-2"]
     text = str(found)

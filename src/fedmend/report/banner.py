@@ -223,13 +223,19 @@ def _lowered(
     left: Sequence[_Left], trained: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> Iterable[str]:
     """The switches that these methods have, each with its measured price."""
-    told = []
+    lowered: dict[Switch, str] = {}
     if any(COORDINATOR in each.readers and each.kind in EXCHANGED for each in left):
-        told += _switch(SEAL, "what the coordinator reads of it", trained)
+        lowered[SEAL] = "what the coordinator reads of it"
+    by_switch: dict[Switch, list[str]] = {}
     for each in left:
-        switch = KINDS[each.kind].switch if each.kind in KINDS else None
-        if switch is not None:
-            told += _switch(switch, f"what {each.noun} tell", trained)
+        if each.kind in KINDS and (switch := KINDS[each.kind].switch) is not None:
+            by_switch.setdefault(switch, []).append(each.noun)
+    lowered |= {switch: f"what {listed(nouns)} tell" for switch, nouns in by_switch.items()}
+    told = [
+        f"{switch.written} lowers {what}, at {switch.price}"
+        for switch, what in lowered.items()
+        if _is_offered(switch, trained)
+    ]
     if told:
         yield f"What lowers it: {'; '.join(told)} (docs/how-to/lower-what-leaks.md)."
     elif left:
@@ -237,10 +243,8 @@ def _lowered(
         yield f"These methods have no switch for it; a party's policy can refuse {kinds}."
 
 
-def _switch(
-    switch: Switch, what: str, trained: Sequence[tuple[str, Mapping[str, Any]]]
-) -> list[str]:
-    """Nothing where no method has such a parameter, or all that have it use it already."""
+def _is_offered(switch: Switch, trained: Sequence[tuple[str, Mapping[str, Any]]]) -> bool:
+    """Not where no method has such a parameter, or all that have it use it already."""
     # What `auto` is given it hands on to its candidates.
     given = [
         {switch.parameter: None, **params, **(params.get("settings") or {})}
@@ -251,6 +255,4 @@ def _switch(
     known = [params for params in given if switch.parameter in params]
     if switch.parameter == "label_dp":  # which is for classes
         known = [params for params in known if params.get("task") not in NUMBERS]
-    if trained and all(switch.is_on(params[switch.parameter]) for params in known):
-        return []
-    return [f"{switch.written} lowers {what}, at {switch.price}"]
+    return not trained or not all(switch.is_on(params[switch.parameter]) for params in known)

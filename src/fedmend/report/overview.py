@@ -249,7 +249,7 @@ def overview(
     training: the share of the rows that will be trained on, where the others are set aside for
     tests: the advice goes by these.
     """
-    from fedmend.report.advice import advise
+    from fedmend.report.advice import AGREED, advise
 
     require_federation(fed)
     aligned = fed.alignment.aligned if fed.is_aligned else None
@@ -262,13 +262,16 @@ def overview(
     else:
         labels = {name: counts for name in holders if (counts := _ask_label(fed, name))}
         label = labels.pop(holders[0], None) if len(holders) == 1 else None
+        among = _among_annotators(fed, holders)
+        kappa = (among.get("agreement") or {}).get("lowest")
+        disagree = None if kappa is None or kappa >= AGREED else kappa
         found = Overview(
             parties,
             aligned,
             label,
-            what_is_torn(parties, aligned, label),
+            what_is_torn(parties, aligned, label, disagree),
             labels=labels,
-            **_among_annotators(fed, holders),
+            **among,
             curve=_curve(fed, curve, progress) if curve and aligned else None,
         )
     same_order = fed.is_aligned and fed.alignment.same_order
@@ -355,15 +358,23 @@ def _curve(
 
 
 def what_is_torn(
-    parties: Sequence[PartyOverview], aligned: int | None, label: Mapping[str, Any] | None
+    parties: Sequence[PartyOverview],
+    aligned: int | None,
+    label: Mapping[str, Any] | None,
+    disagree: float | None = None,
 ) -> list[str]:
-    """One sentence for each tear, the widest first; never empty."""
+    """One sentence for each tear, the widest first; never empty.
+
+    disagree: the kappa of the two annotators who agree least, where that is too little.
+    """
     reporting = [party for party in parties if not party.withheld]
     sentences = [
         *_rows_torn(reporting, aligned),
         *_labels_torn(reporting, aligned, label),
         *_cells_torn(parties),
     ]
+    if disagree is not None:
+        sentences.append(f"Annotators disagree: two of them have a kappa of {disagree:.2f} only.")
     return sentences or ["Nothing: every row is known to all, complete and labelled."]
 
 

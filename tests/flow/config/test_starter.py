@@ -44,8 +44,17 @@ def test_from_tables_with_a_guessed_id(workshop):
     config = load_config(path)
     assert [party.data for party in config.party] == ["bank.csv", "telco.csv"]
     assert {party.id for party in config.party} == {"customer"}
-    assert "# guessed: the only column all have" in path.read_text()
+    assert "# guessed: all have it" in path.read_text()
     assert config.party[0].label == "default" and config.party[1].label is None
+
+
+def test_of_several_shared_columns_the_one_called_id_is_it(workshop):
+    workshop.bank = workshop.bank.rename(columns={"customer": "Customer_ID"})
+    workshop.write()
+    (workshop.folder / "copy.csv").write_bytes((workshop.folder / "bank.csv").read_bytes())
+    files = [workshop.folder / "bank.csv", workshop.folder / "copy.csv"]
+    config = load_config(write_starter(workshop.folder / "new.toml", files, label="default"))
+    assert {party.id for party in config.party} == {"Customer_ID"}
 
 
 def test_parquet_gzip_and_odd_names(workshop):

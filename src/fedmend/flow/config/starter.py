@@ -263,8 +263,11 @@ def _shared_column(tables: Mapping[Path, Written], labels: Sequence[str]) -> str
         for name in first
         if name not in labels and name not in blocks and all(name in other for other in others)
     ]
-    if len(shared) == 1:
-        return shared[0]
+    # Where parties have the same columns of other people they share all of them.
+    called = [name for name in shared if re.fullmatch(r"(.*[^a-z])?id", name.lower())]
+    for names in (shared, called):
+        if len(names) == 1:
+            return names[0]
     found = f"they share {', '.join(shared)}" if shared else "they share no column name"
     raise ConfigError(
         f"which column is the id? {found}. Mend: name it with --id; where it has another name in "
