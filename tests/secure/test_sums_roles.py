@@ -95,7 +95,7 @@ def test_rounds_sessions_and_sums_of_one_size_never_share_a_mask():
     first, second = SumSession(fed.workers(SumWorker)), SumSession(fed.workers(SumWorker))
     for session, name in ((first, "x"), (first, "x"), (first, "y"), (second, "x")):
         session.sum(name, between=(0, 1))
-    messages = fed.engine.replies("masked", "p0") + fed.engine.replies("masked_again", "p0")
+    messages = fed.engine.replies("masked", "p0")
     assert len(messages) == 4
     for one, other in itertools.combinations(messages, 2):
         assert_uniform(one - other)
@@ -130,14 +130,28 @@ def test_the_same_again_is_one_step_and_tells_no_more():
             offer_summand(site, "x", np.full(30_000, value), kind="label", opens="votes")
         assert (session.sum("x", between=(0, 1)).values == 3 * value).all()
     assert len(fed.engine.requests("prepare_round")) == 3, "the first time only"
-    messages = fed.engine.replies("masked", "p0") + fed.engine.replies("masked_again", "p0")
+    messages = fed.engine.replies("masked", "p0")
     assert len(messages) == 3
     for message in messages:
         assert_uniform(message)
     for one, other in itertools.combinations(messages, 2):
         assert_uniform(one - other)
-    opened = {e.readable for e in fed.ledger.entries() if e.call == "SumWorker.masked_again"}
+    opened = {e.readable for e in fed.ledger.entries() if e.call == "SumWorker.masked"}
     assert opened == {"control", "votes"}
+
+
+@pytest.mark.parametrize("mode", ["masks", "he", "none"])
+@pytest.mark.filterwarnings("ignore::fedmend.errors.PrivacyWarning")
+def test_in_every_mode_a_further_round_asks_each_party_once(mode):
+    fed = watched([np.ones(4, int)] * 3)
+    for site in fed.engine.sites.values():
+        site.policy = Policy(allow=frozenset(KINDS))
+    session = SumSession(fed.workers(SumWorker), mode=mode)
+    method = {"masks": "masked", "he": "encrypted", "none": "labels_in_clear"}[mode]
+    for rounds in (1, 2, 3):
+        assert session.sum("x", between=(0, 1)).values.tolist() == [3] * 4
+        assert len(fed.engine.requests(method)) == 3 * rounds
+        assert len(fed.engine.requests("prepare_round")) == 3
 
 
 @pytest.mark.parametrize(
@@ -182,12 +196,12 @@ def test_a_refusal_in_a_further_round_uses_its_number_up():
     offer_summand(fed.engine.site("p0"), "x", np.full(4, 2), kind="label", opens="votes")
     with pytest.raises(Exception, match="leaves the agreed range"):
         session.sum("x", between=(0, 1))
-    asked = fed.engine.requests("masked_again")[0]
+    asked = fed.engine.requests("masked")[-1]
     tried, after = asked["number"], asked["after"]
     for number in (tried, tried + 1):
-        assert session.workers["p0"].masked_again(number, False, after) is None
+        assert session.workers["p0"].masked(number, False, after) is None
     with pytest.raises(CryptoError, match="replayed"):
-        session.workers["p1"].masked_again(tried, False, tried)
+        session.workers["p1"].masked(tried, False, tried)
     offer_summand(fed.engine.site("p0"), "x", np.ones(4, int), kind="label", opens="votes")
     assert session.sum("x", between=(0, 1)).values.tolist() == [2] * 4
 

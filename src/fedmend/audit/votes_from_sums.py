@@ -72,8 +72,8 @@ class VotesFromSums(Attack):
             fresh = _Round(given["name"], SumForm.from_wire(given["form"]), tuple(given["parties"]))
             self._last[fresh.name] = self._rounds.setdefault(given["number"], fresh)
             self._prepared[call.party] = fresh
-        elif call.method in ("masked", "masked_again") and call.answer is not None:
-            if call.method == "masked_again":
+        elif call.method == "masked" and call.answer is not None:
+            if call.given.get("after") is not None:
                 before = self._prepared[call.party]
                 fresh = _Round(before.name, before.form, before.parties)
                 self._last[fresh.name] = self._rounds.setdefault(call.given["number"], fresh)

@@ -429,6 +429,20 @@ class SumWorker(SealingWorker):
         self._round = _Round(number, name, form, parties, values.shape, shifted, kind, opens)
         return self._round
 
+    def _is_open(self, number: int, after: int | None, given: Any) -> bool:
+        """Begin a further round of what was summed in round `after`, if one is named, in one step.
+
+        False where that was not the last round here, or the array has another shape or kind by now:
+        then it must be prepared.
+        """
+        last = self._round
+        if after is None:
+            return True
+        if last is None or last.number != after:
+            return False
+        now = self._begin(number, last.name, last.form, last.parties, given)
+        return (now.shape, now.kind, now.opens) == (last.shape, last.kind, last.opens)
+
     def _take_round(self, number: int) -> tuple[_Round, np.ndarray]:
         """The round and its array, which can be taken only once."""
         current = self._round
@@ -442,32 +456,19 @@ class SumWorker(SealingWorker):
 
     # ------------------------------------------------------------------ masks
 
-    @exposed(kind="masked")
-    def masked(self, number: int, own_mask: bool) -> np.ndarray:
+    @exposed(kind="masked", over_rows=True, takes={"given": "prediction"})
+    def masked(
+        self, number: int, own_mask: bool, after: int | None = None, given: Any = None
+    ) -> np.ndarray | None:
         """The array under the masks shared with its neighbours (and one of its own)."""
+        if not self._is_open(number, after, given):
+            return None
         current, ring = self._take_round(number)
         add_streams(ring, *self._pair_masks(current, "masks"))
         if own_mask:
             current.own_seed = os.urandom(KEY_BYTES)
             add_streams(ring, [Keystream(current.own_seed)], ())
         return ring
-
-    @exposed(kind="masked", over_rows=True, takes={"given": "prediction"})
-    def masked_again(
-        self, number: int, own_mask: bool, after: int, given: Any = None
-    ) -> np.ndarray | None:
-        """What was summed in round `after`, as it is now: a further round of it, in one step.
-
-        None where that was not the last round here, or the array has another shape or kind by now:
-        then it must be prepared.
-        """
-        last = self._round
-        if last is None or last.number != after:
-            return None
-        now = self._begin(number, last.name, last.form, last.parties, given)
-        if (now.shape, now.kind, now.opens) != (last.shape, last.kind, last.opens):
-            return None
-        return self.masked(number, own_mask)
 
     def _pair_masks(
         self, current: _Round, mode: str
@@ -526,8 +527,10 @@ class SumWorker(SealingWorker):
             data = self.open(sealed, sender=holder, kind="control")  # type: ignore[arg-type]
         self._sum_key = context().load_public_key(data)
 
-    @exposed(kind="ciphertext")
-    def encrypted(self, number: int) -> list[bytes]:
+    @exposed(kind="ciphertext", over_rows=True, takes={"given": "prediction"})
+    def encrypted(
+        self, number: int, after: int | None = None, given: Any = None
+    ) -> list[bytes] | None:
         """The array under the key holder's public key, and masked besides.
 
         The masks cancel in the sum of all. Without them, a coordinator that has this party's
@@ -537,6 +540,8 @@ class SumWorker(SealingWorker):
             raise CryptoError(
                 f"party {self.site.name!r} has no key for the sum. Mend: SumSession passes it on"
             )
+        if not self._is_open(number, after, given):
+            return None
         current, shifted = self._take_round(number)
         packing = Packing.of(current.form.span, len(current.parties))
         return encrypt_all(self._sum_key, packing, shifted, self._pair_masks(current, "he"))
@@ -561,15 +566,19 @@ class SumWorker(SealingWorker):
 
     # ------------------------------------------------------------------ simulation only
 
-    @exposed(kind="row")
-    def rows_in_clear(self, number: int) -> np.ndarray:
+    @exposed(kind="row", over_rows=True, takes={"given": "prediction"})
+    def rows_in_clear(
+        self, number: int, after: int | None = None, given: Any = None
+    ) -> np.ndarray | None:
         """The array itself, for simulations. Refused by every default policy."""
-        return self._in_clear(number, "row")
+        return self._in_clear(number, "row") if self._is_open(number, after, given) else None
 
-    @exposed(kind="label")
-    def labels_in_clear(self, number: int) -> np.ndarray:
+    @exposed(kind="label", over_rows=True, takes={"given": "prediction"})
+    def labels_in_clear(
+        self, number: int, after: int | None = None, given: Any = None
+    ) -> np.ndarray | None:
         """Labels themselves, for simulations. Refused by every default policy."""
-        return self._in_clear(number, "label")
+        return self._in_clear(number, "label") if self._is_open(number, after, given) else None
 
     def _in_clear(self, number: int, kind: str) -> np.ndarray:
         current, shifted = self._take_round(number)
@@ -694,7 +703,7 @@ class SumSession:
         self._ready = mode == "none"
         self._keys: dict[str, bytes] = {}
         self._met: tuple[str, ...] = ()
-        self._last: tuple[Any, ...] = ()  # name, form, parties, number and shape
+        self._last: tuple[Any, ...] = ()  # name, form, parties, number, shape and method
         self._alone = True  # nobody else sums over these workers, as far as was seen
         self._public_key: Any = None
         self._pool: ThreadPoolExecutor | None = None  # its threads end with the session
@@ -823,21 +832,23 @@ class SumSession:
             number, parties = next(_ROUNDS), self.parties
             last, self._last = self._last, ()
             agreed = (name, form, parties)
-            if method == "masked" and self._alone and last[:3] == agreed:
-                sent = self._ask(parties, "masked_again", number, *args, last[3], *more)
+            if self._alone and last[:3] == agreed:
+                after, shape, how = last[3:]
+                sent = self._ask(parties, how, number, *args, after, *more)
                 if not self._gone:
                     self._alone = all(each is not None for each in sent.values())
                     if self._alone:
-                        self._last = (*agreed, number, last[4])
-                        return number, last[4], sent
+                        self._last = (*agreed, number, shape, how)
+                        return number, shape, sent
             else:
                 settings = (number, name, asdict(form), list(parties))
                 told = self._ask(parties, "prepare_round", *settings, *more)
                 if not self._gone:
                     shape, kind = self._one_shape(name, told)
-                    sent = self._ask(parties, method.format(kind=kind), number, *args)
+                    how = method.format(kind=kind)
+                    sent = self._ask(parties, how, number, *args)
                     if not self._gone:
-                        self._last = (*agreed, number, shape)
+                        self._last = (*agreed, number, shape, how)
                         return number, shape, sent
             self._go_on_without_absent(name)
 
