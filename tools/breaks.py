@@ -1012,7 +1012,7 @@ BREAKS = (
         "learn/nets.py",
         "kept = torch.rand(values.shape, generator=self.generator, device=values.device)",
         "kept = torch.rand(values.shape, device=values.device)",
-        ("tests/learn/test_nets.py", "tests/split/test_training.py"),
+        ("tests/learn/test_nets.py",),
     ),
     Break(
         "federation: messages that swell",
@@ -1148,11 +1148,11 @@ BREAKS = (
         ("tests/audit/test_learner.py",),
     ),
     Break(
-        "split: dropout alike at all parties",
-        "split/workers.py",
-        'self.site.own_seed(seed ^ zlib.crc32(self.site.name.encode()), "dropout")',
-        'self.site.own_seed(seed, "dropout")',
-        ("tests/split/test_session.py", "-k", "dropout"),
+        "split: what a top draws is known to all",
+        "split/partial.py",
+        'self.site.own_seed(epoch ^ name, "draws")',
+        "epoch ^ name",
+        ("tests/attacks/test_known_weights.py", "-k", "AbsentPartner"),
     ),
     Break(
         "split: the last weights are kept",

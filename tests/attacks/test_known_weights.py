@@ -255,7 +255,7 @@ COMMON = {
 
 
 class Drawn:
-    """Records what is drawn for networks: weights, dropout, noise, masks of generators."""
+    """Records what is drawn for networks: weights, noise, masks of generators."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.found: list[tuple[str, torch.Tensor]] = []
@@ -291,22 +291,20 @@ def drawn_by(fit: Any, fed: Federation, secret: bytes | None) -> list[tuple[str,
     return recorder.found
 
 
-LIKE_VFL = ("LocalVFL", "AbsentPartner", "FedCVT", "SFHTL", "SSLVFL", "FewShotVFL")
+LIKE_VFL = ("LocalVFL", "FedCVT", "SFHTL", "SSLVFL", "FewShotVFL")
 """Made of VFL's workers: what these draw, VFL draws too."""
 METHODS: dict[str, Any] = {
-    "VFL": lambda fed: fm.VFL(**QUICK, dropout=0.2).fit(fed),
-    "LocalVFL": lambda fed: fm.LocalVFL(**QUICK, dropout=0.2).fit(fed),
-    "AbsentPartner": lambda fed: fm.AbsentPartner(**QUICK, dropout=0.2).fit(fed),
-    "FedCVT": lambda fed: fm.FedCVT(**QUICK, dropout=0.2).fit(fed.only("bank", "telco")),
-    "SFHTL": lambda fed: fm.SFHTL(**QUICK, dropout=0.2, pretrain_epochs=1).fit(
-        fed.only("bank", "telco")
-    ),
-    "SSLVFL": lambda fed: fm.SSLVFL(**QUICK, dropout=0.2, pretrain_epochs=1).fit(fed),
-    "FewShotVFL": lambda fed: fm.FewShotVFL(**QUICK, dropout=0.2, local_updates=3).fit(fed),
-    "RISA": lambda fed: fm.RISA(**QUICK, members=2, dropout=0.2).fit(fed),
+    "VFL": lambda fed: fm.VFL(**QUICK).fit(fed),
+    "LocalVFL": lambda fed: fm.LocalVFL(**QUICK).fit(fed),
+    "AbsentPartner": lambda fed: fm.AbsentPartner(**QUICK).fit(fed),
+    "FedCVT": lambda fed: fm.FedCVT(**QUICK).fit(fed.only("bank", "telco")),
+    "SFHTL": lambda fed: fm.SFHTL(**QUICK, pretrain_epochs=1).fit(fed.only("bank", "telco")),
+    "SSLVFL": lambda fed: fm.SSLVFL(**QUICK, pretrain_epochs=1).fit(fed),
+    "FewShotVFL": lambda fed: fm.FewShotVFL(**QUICK, local_updates=3).fit(fed),
+    "RISA": lambda fed: fm.RISA(**QUICK, members=2).fit(fed),
     "completion, neural": lambda fed: fm.FedPSGPUM(
         model="neural",
-        neural={"epochs": 1, "dropout": 0.2},
+        neural={"epochs": 1},
         tau=0.0,
         generator_params={"epochs": 1},
         source="bank",
@@ -331,7 +329,7 @@ def world(make_fed: Any, make_frame: Any) -> Federation:
     return fed
 
 
-@pytest.mark.daily("VFL", "RISA", "completion, generated", "VF-GAIN")
+@pytest.mark.daily("AbsentPartner", "RISA", "completion, generated", "VF-GAIN")
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.slow if name in LIKE_VFL else ()) for name in METHODS],

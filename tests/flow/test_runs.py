@@ -188,7 +188,7 @@ def test_interrupted_and_resumed_equals_never_interrupted(workshop):
         frame = getattr(workshop, name)
         setattr(workshop, name, frame[frame["customer"].isin(shared)].sort_values("customer"))
     text = STRICT + 'seeds = [0, 1]\n[align]\nmode = "same-order"\n'
-    workshop.write(text, method='name = "vfl"\nepochs = 5\ndropout = 0.1')
+    workshop.write(text, method='name = "vfl"\nepochs = 5')
     with pytest.raises(KeyboardInterrupt):
         run(workshop, listener=Interrupting())
     resumed = run(workshop, resume=True)

@@ -1,4 +1,4 @@
-"""Networks: shapes, reproducible weights, dropout, and settings that survive the wire."""
+"""Networks: shapes, reproducible weights, dropout, and specs that survive the wire."""
 
 import pytest
 import torch
@@ -40,10 +40,13 @@ def test_a_bottom_joins_numbers_codes_and_blocks():
 
 
 def test_specs_survive_the_wire():
-    bottom = BottomSpec(3, (5, 7), ((1, 8, 8),), (16, 8), 6, 0.1, "resnet")
+    bottom = BottomSpec(3, (5, 7), ((1, 8, 8),), (16, 8), 6, "resnet")
     assert BottomSpec.from_dict(wire.decode(wire.encode(bottom.to_dict()))) == bottom
     top = TopSpec((6, 6), (), 3)
     assert TopSpec.from_dict(wire.decode(wire.encode(top.to_dict()))) == top
+    assert TopSpec.from_dict(top.to_dict() | {"dropout": 0.0}) == top  # of an earlier version
+    with pytest.raises(ConfigError, match="trained with dropout. Mend: train it"):
+        TopSpec.from_dict(top.to_dict() | {"dropout": 0.1})
 
 
 def test_weights_come_from_the_generator_alone():

@@ -163,7 +163,7 @@ def test_views_are_dense_where_somebody_is_absent():
 
 
 def test_specs_survive_the_wire():
-    spec = JointSpec((4, 4), (8,), 3, 0.1, 0, (("fusion", "mean"), ("drop", 0.3)))
+    spec = JointSpec((4, 4), (8,), 3, 0, (("fusion", "mean"), ("drop", 0.3)))
     assert JointSpec.from_dict(spec.to_dict()) == spec
     with pytest.raises(KeyError):
         JointSpec.from_dict({"widths": [1]})

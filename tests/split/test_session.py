@@ -70,17 +70,6 @@ def test_sides_are_learnt_from_training_rows_of_all_the_file(make_fed, monkeypat
         assert rows.max() > session.train[60]
 
 
-def test_dropout_is_not_the_same_at_all_parties(make_fed):
-    fed = make_fed()
-    config = replace(CONFIG, bottom=(8,), dropout=0.5)
-    network = SplitNetwork(fed, parties=list(fed.names), label_party="bank", config=config)
-    with network.session([["aligned", 240]]) as session:
-        session.epoch(1)
-        workers = [each for site in fed.engine.sites.values() for each in site._workers.values()]
-        seeds = {each.trained._dropout.initial_seed() for each in workers}
-        assert len(seeds) == len(workers) == 3
-
-
 def test_new_targets_turn_the_model_round(make_fed, make_frame):
     fed, soft = setting(make_fed, make_frame)
     server = ServerTop(["no", "yes"], targets=soft)

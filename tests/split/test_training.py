@@ -100,7 +100,7 @@ def test_values_by_reference_and_over_the_wire_give_the_same_model(make_fed):
     results = []
     for strict in (False, True):
         fed = make_fed(strict=strict)
-        model = network(fed, replace(QUICK, dropout=0.2)).fit(segments(fed))
+        model = network(fed).fit(segments(fed))
         results.append((weights(fed, model), model.predict(fed, segments(fed))))
     assert torch.equal(results[0][0], results[1][0])
     np.testing.assert_array_equal(results[0][1], results[1][1])
@@ -249,7 +249,7 @@ class Killed(Exception):
 
 
 def test_a_resumed_training_equals_an_undisturbed_one(make_fed, tmp_path):
-    config = replace(QUICK, dropout=0.2, epochs=6, validation=0.2)
+    config = replace(QUICK, epochs=6, validation=0.2)
     whole = make_fed()
     undisturbed = network(whole, config).fit(segments(whole))
 
@@ -336,9 +336,9 @@ def test_a_training_that_diverges_says_so(make_fed):
 
 def test_all_wrong_settings_are_told_together():
     with pytest.raises(ConfigError) as caught:
-        SplitConfig(epochs=0, validation=1.5, patience=0, dropout=1.0, bottom=(0,),
+        SplitConfig(epochs=0, validation=1.5, patience=0, bottom=(0,),
                     embedding=0)  # fmt: skip
-    assert len(caught.value.problems) == 6
+    assert len(caught.value.problems) == 5
     with pytest.raises(ConfigError) as caught:
         Settings(0, precision="f32")
     assert len(caught.value.problems) == 2

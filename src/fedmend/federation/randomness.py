@@ -34,8 +34,8 @@ _POOL = 8  # words of 32 bits that a SeedSequence mixes; by default it keeps 128
 _MT_WORDS, _MT_AT = 624, 24  # the words of the Mersenne twister in the state of torch's generator
 
 COSTS = (
-    "first weights, dropout and orders of rows follow from the run's seed and the parties' names, "
-    "which everybody in the run knows: whoever receives a party's embeddings can compute its rows "
+    "first weights and orders of rows follow from the run's seed and the parties' names, which "
+    "everybody in the run knows: whoever receives a party's embeddings can compute its rows "
     "from them, and whoever receives gradients the labels. Only for comparing runs on data that "
     "everybody may see"
 )

@@ -31,7 +31,7 @@ class Batch(NamedTuple):
     blocks: tuple[Tensor, ...] = ()
 
 
-class _Spec:
+class Spec:
     """A dataclass whose fields are numbers, words and tuples, as plain values and back."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -39,7 +39,10 @@ class _Spec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        return cls(**{key: _hashable(value) for key, value in values.items()})
+        given = {key: _hashable(value) for key, value in values.items()}
+        if given.pop("dropout", 0.0):  # which networks of earlier versions could have
+            raise ConfigError("the model was trained with dropout. Mend: train it without, anew")
+        return cls(**given)
 
 
 def _hashable(value: Any) -> Any:
@@ -47,7 +50,7 @@ def _hashable(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class BottomSpec(_Spec):
+class BottomSpec(Spec):
     """Everything that fixes a bottom's layers.
 
     hidden: widths of the hidden layers; () makes the bottom linear.
@@ -59,18 +62,16 @@ class BottomSpec(_Spec):
     block_shapes: tuple[tuple[int, ...], ...] = ()
     hidden: tuple[int, ...] = (64,)
     out: int = 32
-    dropout: float = 0.0
     conv: str = "cnn"
 
 
 @dataclass(frozen=True)
-class TopSpec(_Spec):
+class TopSpec(Spec):
     """A top over embeddings of the given widths (party order), with `out` outputs."""
 
     widths: tuple[int, ...]
     hidden: tuple[int, ...] = (64,)
     out: int = 2
-    dropout: float = 0.0
 
 
 class SeededDropout(nn.Module):
@@ -89,13 +90,11 @@ class SeededDropout(nn.Module):
         return values * (kept >= self.share) / (1.0 - self.share)
 
 
-def mlp(width: int, hidden: Sequence[int], out: int, dropout: float = 0.0) -> nn.Sequential:
-    """Linear layers with ReLU (and dropout) between them; plain linear without hidden ones."""
+def mlp(width: int, hidden: Sequence[int], out: int) -> nn.Sequential:
+    """Linear layers with ReLU between them; plain linear without hidden ones."""
     layers: list[nn.Module] = []
     for size in hidden:
         layers += [nn.Linear(width, size), nn.ReLU()]
-        if dropout:
-            layers.append(SeededDropout(dropout))
         width = size
     layers.append(nn.Linear(width, out))
     return nn.Sequential(*layers)
@@ -117,7 +116,7 @@ class Bottom(nn.Module):
         joined = spec.numeric + sum(widths) + sum(net.width for net in nets)
         if joined == 0:
             raise ConfigError("a bottom model needs a column. Mend: give the party a feature")
-        self.body = mlp(joined, spec.hidden, spec.out, spec.dropout)
+        self.body = mlp(joined, spec.hidden, spec.out)
 
     @property
     def learns_from_images(self) -> bool:
@@ -145,7 +144,7 @@ class Top(nn.Module):
     def __init__(self, spec: TopSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.body = mlp(sum(spec.widths), spec.hidden, spec.out, spec.dropout)
+        self.body = mlp(sum(spec.widths), spec.hidden, spec.out)
 
     def forward(self, embeddings: Sequence[Tensor]) -> Tensor:
         joined = embeddings[0] if len(embeddings) == 1 else torch.cat(tuple(embeddings), 1)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedmend.learn.nets import Batch, SeededDropout
+from fedmend.learn.nets import Batch
 
 logger = logging.getLogger(__name__)
 
@@ -32,12 +32,11 @@ _MAX_SHAPES = 6
 
 
 def can_record(device: torch.device, *modules: nn.Module | None) -> bool:
-    """Whether steps of these modules may be recorded: convolutions on a GPU, without dropout."""
+    """Whether steps of these modules may be recorded: convolutions on a GPU."""
     if device.type != "cuda" or os.environ.get(SWITCH, "1") == "0":
         return False
     layers = [layer for module in modules if module is not None for layer in module.modules()]
-    drawn = any(isinstance(layer, SeededDropout) and layer.share > 0 for layer in layers)
-    return not drawn and any(isinstance(layer, nn.Conv2d) for layer in layers)
+    return any(isinstance(layer, nn.Conv2d) for layer in layers)
 
 
 class Recorded:

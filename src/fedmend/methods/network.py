@@ -388,7 +388,6 @@ class SplitEstimator(LabelledEstimator):
     bottom: tuple[int, ...] = (64,)
     embedding: int = 32
     top: tuple[int, ...] = (64,)
-    dropout: float = 0.0
     conv: str = "cnn"
     task: str = "auto"
     epochs: int = 100

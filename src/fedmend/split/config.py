@@ -96,7 +96,6 @@ class SplitConfig:
     bottom: tuple[int, ...] = (64,)
     embedding: int = 32
     top: tuple[int, ...] = (64,)
-    dropout: float = 0.0
     conv: str = "cnn"
     task: str = "auto"
     epochs: int = 50
@@ -161,7 +160,6 @@ _RULES = {
     "restarts": at_least(0),
     "validation": PROPER_SHARE,
     "patience": ("at least 1 or None", lambda value: value is None or value >= 1),
-    "dropout": PROPER_SHARE,
     "bottom": _WIDTHS,
     "top": _WIDTHS,
     "conv": one_of(tuple(CONVOLUTIONS)),

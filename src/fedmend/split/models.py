@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedmend.federation.randomness import begin
 from fedmend.learn.augment import Weak
-from fedmend.learn.nets import Batch, Top, seed_dropout
+from fedmend.learn.nets import Batch, Top
 from fedmend.learn.optim import FlatOptimizer
 from fedmend.learn.recorded import EmbedStep, Recorded, can_record
 from fedmend.split.config import Settings
@@ -46,8 +45,6 @@ class TrainedModel:
         self.device = device
         self._steps = 0
         self._best: dict[str, Tensor] | None = None
-        self._dropout = torch.Generator(device)
-        seed_dropout(self.module, self._dropout)
 
     def set_order(self, rows: np.ndarray) -> int:
         """Fix the training rows and start an optimizer; returns an epoch's number of batches."""
@@ -83,9 +80,8 @@ class TrainedModel:
         self._steps += 1
         return one_cycle(done)
 
-    def start_epoch(self, seed: int, dropout_seed: int) -> None:
+    def start_epoch(self, seed: int) -> None:
         self.order.start(seed)
-        begin(self._dropout, dropout_seed)
         self.module.train()
 
     def keep_best(self) -> None:
@@ -373,7 +369,7 @@ class ServerTopModel(TopModel):
     It does the arithmetic of `TopModel`, to the bit. With batches of a hundred rows a step there
     costs more bookkeeping than arithmetic. Here every embedding comes from outside, the loss is
     KL with soft labels and the top a chain of linear layers: the few lines of its backward pass
-    are written down instead of traced. With dropout or bf16 it is traced.
+    are written down instead of traced. With bf16 it is traced.
     """
 
     def __init__(
@@ -381,8 +377,8 @@ class ServerTopModel(TopModel):
     ) -> None:
         super().__init__(top, settings, device, names=names)
         self._widths = list(top.spec.widths)
-        plain = settings.precision != "bf16" and not top.spec.dropout
-        self._chain = [layer for layer in top.body if isinstance(layer, nn.Linear)] if plain else []
+        layers = top.body if settings.precision != "bf16" else ()
+        self._chain = [layer for layer in layers if isinstance(layer, nn.Linear)]
 
     def set_targets(self, targets: np.ndarray) -> None:
         if targets.dtype.kind != "f":  # whole numbers would be taken for classes

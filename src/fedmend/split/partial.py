@@ -11,9 +11,10 @@ A method brings its joint top (`register`) and the make-up of its batches (`Mix`
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -22,8 +23,9 @@ from torch.nn import functional as F
 
 from fedmend.errors import DataError
 from fedmend.federation import Each, exposed
+from fedmend.federation.randomness import begin
 from fedmend.learn.augment import Weak
-from fedmend.learn.nets import initialise
+from fedmend.learn.nets import Spec, initialise
 from fedmend.split.config import Settings
 from fedmend.split.features import (
     ALIGNED,
@@ -43,23 +45,21 @@ from fedmend.split.workers import BottomWorker, TopPlan, TopWorker
 
 
 @dataclass(frozen=True)
-class JointSpec:
+class JointSpec(Spec):
     """A joint top over embeddings of the given widths; `own` is the label party's place, or -1."""
 
     widths: tuple[int, ...]
     hidden: tuple[int, ...]
     out: int
-    dropout: float
     own: int
     options: tuple[tuple[str, Any], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"options": dict(self.options)}
+        return super().to_dict() | {"options": dict(self.options)}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> JointSpec:
-        lists = {key: tuple(values[key]) for key in ("widths", "hidden")}
-        return cls(**{**values, **lists, "options": tuple(dict(values["options"]).items())})
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        return super().from_dict({**values, "options": tuple(dict(values["options"]).items())})
 
 
 @dataclass
@@ -253,9 +253,9 @@ class PartialTopModel(TopModel):
         }
         return super().walk(order)
 
-    def start_epoch(self, seed: int, dropout_seed: int) -> None:
-        super().start_epoch(seed, dropout_seed)
-        self.top.start_epoch(self._dropout)
+    def draw_from(self, seed: int) -> None:
+        """What the top draws in the epoch to come is the label party's own."""
+        self.top.start_epoch(begin(torch.Generator(self.device), seed))
 
     def _batch_loss(
         self, embeddings: Mapping[str, Tensor], numbers: Tensor, draws: Weak | None
@@ -314,6 +314,12 @@ class PartialTopWorker(SharesBottom, TopWorker):
     model_type: ClassVar[type[TopModel]] = PartialTopModel
     soft_targets: ClassVar[bool] = False
 
+    @exposed(kind="control")
+    def start_epoch(self, epoch: int) -> None:
+        name = zlib.crc32(self.site.name.encode())
+        self.trained.draw_from(self.site.own_seed(epoch ^ name, "draws"))
+        super().start_epoch(epoch)
+
     def _new_model(self, segments: Segments, settings: Settings, train: bool) -> TopModel:
         made = super()._new_model(segments, settings, train)
         assert isinstance(made, PartialTopModel)
@@ -325,7 +331,7 @@ class PartialTopWorker(SharesBottom, TopWorker):
         joint = dict(config.options["joint"])
         kind = str(joint.pop("kind"))
         own, options = names.index(me) if me in names else -1, tuple(joint.items())
-        spec = JointSpec(tuple(plan.widths), config.top, plan.out, config.dropout, own, options)
+        spec = JointSpec(tuple(plan.widths), config.top, plan.out, own, options)
         return TopPart(names, plan.labels, initialise(JOINT_TOPS[kind](spec), plan.weights), kind)
 
 

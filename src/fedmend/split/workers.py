@@ -9,7 +9,6 @@ sees them.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -180,7 +179,7 @@ class SplitWorker(_Checkpointed, ExchangeWorker):
         """An encoder fitted on this party's own rows, and fresh weights."""
         encoder = Encoder(missing_indicator=True, dtype=config.settings.dtype_name)
         encoder.fit(self.table)
-        spec = bottom_spec(encoder, config.bottom, config.embedding, config.dropout, config.conv)
+        spec = bottom_spec(encoder, config.bottom, config.embedding, config.conv)
         weights = self.site.torch_generator(f"bottom {config.seed}", "cpu")
         bottom: Any = initialise(Bottom(spec), weights)
         if bottom.learns_from_images:
@@ -241,9 +240,6 @@ class SplitWorker(_Checkpointed, ExchangeWorker):
             for number, at in enumerate(used)
         ]
         self.site.predicted.admit(self.site.name, self.site.policy, ids, outputs, foreign=foreign)
-
-    def _dropout_seed(self, seed: int) -> int:
-        return self.site.own_seed(seed ^ zlib.crc32(self.site.name.encode()), "dropout")
 
 
 class JudgingWorker(SplitWorker):
@@ -315,16 +311,13 @@ class BottomSteps(Trains):
     trained: BottomModel
     device: torch.device
 
-    def _dropout_seed(self, seed: int) -> int:
-        raise NotImplementedError
-
     @exposed(kind="embedding", takes={"gradient": "gradient"})
     def step(self, gradient: Tensor | None = None, epoch: int | None = None) -> Tensor:
         """Learn from the last batch's gradient; hand out the next batch's embedding."""
         if gradient is not None:
             self._learn(gradient)
         if epoch is not None:
-            self.trained.start_epoch(epoch, self._dropout_seed(epoch))
+            self.trained.start_epoch(epoch)
         return self.trained.forward()
 
     @exposed(kind="control", takes={"gradient": "gradient"})
@@ -404,9 +397,6 @@ class TopHolder(_Checkpointed):
         """The top as it is kept."""
         raise NotImplementedError
 
-    def _dropout_seed(self, seed: int) -> int:
-        raise NotImplementedError
-
     def about(self) -> dict[str, Any]:
         part = self._part_top()
         return {
@@ -422,7 +412,7 @@ class TopHolder(_Checkpointed):
 
     @exposed(kind="control")
     def start_epoch(self, epoch: int) -> None:
-        self.trained.start_epoch(epoch, self._dropout_seed(epoch))
+        self.trained.start_epoch(epoch)
 
     @exposed(kind="gradient", takes={"embeddings": "embedding"})
     def step(self, embeddings: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -550,7 +540,7 @@ class TopWorker(JudgingWorker, TopHolder):
 
     def _new_top(self, plan: TopPlan) -> Any:
         """A top with fresh weights, as it is kept."""
-        top = Top(TopSpec(tuple(plan.widths), plan.config.top, plan.out, plan.config.dropout))
+        top = Top(TopSpec(tuple(plan.widths), plan.config.top, plan.out))
         return TopPart(plan.names, plan.labels, initialise(top, plan.weights))
 
     @exposed(kind="control")
@@ -804,7 +794,7 @@ def own_outputs(
 
 
 def bottom_spec(
-    encoder: Encoder, hidden: tuple[int, ...], out: int, dropout: float, conv: str = "cnn"
+    encoder: Encoder, hidden: tuple[int, ...], out: int, conv: str = "cnn"
 ) -> BottomSpec:
     """Of a bottom for what an encoder gives."""
     return BottomSpec(
@@ -813,7 +803,6 @@ def bottom_spec(
         block_shapes=tuple(encoder.block_shapes.values()),
         hidden=hidden,
         out=out,
-        dropout=dropout,
         conv=conv,
     )
 
@@ -906,7 +895,7 @@ class ServerTop(TopHolder):
         how, series = SplitConfig.from_wire(config), pd.Series(self.classes, name="label")
         labels = LabelEncoder("multiclass").fit(series, infer_column("label", series, "nominal"))
         labels.classes_ = list(self.classes)  # columns of the soft labels keep their order
-        spec = TopSpec(tuple(widths), how.top, len(self.classes), how.dropout)
+        spec = TopSpec(tuple(widths), how.top, len(self.classes))
         mixed = int(np.random.SeedSequence([self.seed, how.seed, 7]).generate_state(1)[0])
         generator = begin(torch.Generator(), self.own_seed(mixed, "top"))
         self.kept = Part(top=TopPart(list(names), labels, initialise(Top(spec), generator)))
@@ -953,9 +942,6 @@ class ServerTop(TopHolder):
 
     def _folder(self, path: str) -> Path:
         return Path(path) / COORDINATOR
-
-    def _dropout_seed(self, seed: int) -> int:
-        return self.own_seed(seed, "dropout")
 
     def _part_top(self) -> TopPart:
         if self.kept.top is None:

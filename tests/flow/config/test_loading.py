@@ -77,7 +77,7 @@ name = "vlf"
 name = "vfl"
 epoch = 3
 embedding = "wide"
-dropout = 2.0
+validation = 2.0
 seed = 4
 preset = "paper"
 
@@ -105,7 +105,7 @@ test_share = 1.5
         "method[1].name = 'vlf' is not a method: did you mean 'vfl'?",
         "method[vfl].epoch = 3 is not known: did you mean 'epochs'?",
         "method[vfl].embedding must be a whole number, got 'wide'",
-        "method[vfl].dropout must be in [0, 1), got 2.0",
+        "method[vfl].validation must be in [0, 1), got 2.0",
         "method[vfl].seed = 4: seeds stand in one place. Mend: set run.seed",
         "method[vfl].preset = 'paper': it has none. Mend: leave it out",
         "'acuracy' is not a metric: did you mean 'accuracy'?",

@@ -418,7 +418,7 @@ def test_a_member_learns_nothing_from_the_rows_it_must_not_see():
         ({"final_threshold": 2.0}, "final_threshold"),
         ({"share_every": -1}, "share_every"),
         ({"label_party": "post"}, "post"),
-        ({"members": 0, "dropout": 2.0}, "members must be at least 1, got 0(.|\n)*dropout"),
+        ({"members": 0, "embedding": 0}, "members must be at least 1, got 0(.|\n)*embedding"),
     ],
 )
 def test_wrong_parameters_are_named(wrong, word):

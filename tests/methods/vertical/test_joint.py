@@ -18,7 +18,7 @@ D = 4
 
 
 def spec(parties: int = 2, out: int = 3, **options: object) -> JointSpec:
-    return JointSpec((D,) * parties, (6,), out, 0.0, 0, tuple(options.items()))
+    return JointSpec((D,) * parties, (6,), out, 0, tuple(options.items()))
 
 
 def views(masks: list[list[bool]], seed: int = 0) -> Views:
@@ -99,7 +99,7 @@ def test_plugged_parties_are_dropped_but_never_the_label_party():
 
 def test_means_need_one_width():
     with pytest.raises(ConfigError, match=r"one width.*Mend: one embedding"):
-        MeanTop(JointSpec((4, 5), (6,), 3, 0.0, 0, (("fusion", "mean"),)))
+        MeanTop(JointSpec((4, 5), (6,), 3, 0, (("fusion", "mean"),)))
 
 
 # ------------------------------------------------------------------ transfer
@@ -237,4 +237,4 @@ def test_cross_views_join_two_even_embeddings_and_classes():
     options = tuple(CROSS.items())
     for widths, out in (((4, 4, 4), 3), ((4, 6), 3), ((5, 5), 3), ((4, 4), 1)):
         with pytest.raises(ConfigError, match=r"Mend"):
-            CrossViewTop(JointSpec(widths, (6,), out, 0.0, 0, options))
+            CrossViewTop(JointSpec(widths, (6,), out, 0, options))

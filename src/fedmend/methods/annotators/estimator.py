@@ -415,7 +415,6 @@ class CrowdEstimator(NetworkEstimator):
     bottom: tuple[int, ...] = (64,)
     embedding: int = 32
     top: tuple[int, ...] = (64,)
-    dropout: float = 0.0
     conv: str = "cnn"
     epochs: int = 100
     patience: int | None = 5

@@ -44,7 +44,7 @@ from fedmend.split.workers import BottomWorker, ServerTop
 
 __all__ = ["InC"]
 
-CORRECTOR = ("bottom", "embedding", "top", "dropout", "conv")
+CORRECTOR = ("bottom", "embedding", "top", "conv")
 """What may differ between the network asked for and the one that corrects the labels."""
 PAPER: dict[str, Any] = {
     "bottom": (),

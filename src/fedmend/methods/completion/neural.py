@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedmend._parameters import PROPER_SHARE, Rules, at_least, check_values
+from fedmend._parameters import Rules, at_least, check_values
 from fedmend.data.encode import Encoder
 from fedmend.errors import DataError
 from fedmend.federation.federation import Federation
@@ -57,7 +57,6 @@ logger = logging.getLogger(__name__)
 RULES: Rules = {
     **dict.fromkeys(("embedding", "epochs", "patience"), at_least(1)),
     "validation": ("in (0, 1)", lambda share: 0 < share < 1),
-    "dropout": PROPER_SHARE,
 }
 
 
@@ -76,14 +75,11 @@ class NeuralFeatures(BottomSteps, ExchangeWorker, TargetWorker):
         """A fresh bottom, and the rows it is trained on."""
         encoder, how = self._encoder, Settings.from_dict(settings)
         hidden, out = tuple(net["bottom"]), int(net["embedding"])
-        spec = bottom_spec(encoder, hidden, out, float(net["dropout"]))
+        spec = bottom_spec(encoder, hidden, out)
         weights = self.site.torch_generator(f"bottom {net['seed']}", "cpu")
         features = Features(self._encoded, np.arange(len(self.rows)), self.device, how.dtype)
         self.trained = BottomModel(initialise(Bottom(spec), weights), features, how, self.device)
         self.trained.set_order(order)
-
-    def _dropout_seed(self, seed: int) -> int:
-        return self.site.own_seed(seed ^ 1, "dropout")
 
 
 class _Heads(TrainedModel):
@@ -102,9 +98,7 @@ class _Heads(TrainedModel):
         heads: list[nn.Module] = []
         for name in self.names:
             outputs = len(targets[name].classes) if targets[name].is_class else 1
-            spec = TopSpec(
-                (int(net["embedding"]),), tuple(net["top"]), outputs, float(net["dropout"])
-            )
+            spec = TopSpec((int(net["embedding"]),), tuple(net["top"]), outputs)
             heads.append(initialise(Top(spec), weights))
         self._heads = heads
         super().__init__(nn.ModuleList(heads), settings, device)
@@ -165,7 +159,7 @@ class NeuralTargets(Trains, ExchangeWorker, StoreWorker):
 
     @exposed(kind="control")
     def start_epoch(self, epoch: int) -> None:
-        self.trained.start_epoch(epoch, self.site.own_seed(epoch ^ 2, "dropout"))
+        self.trained.start_epoch(epoch)
 
     @exposed(kind="gradient", takes={"embedding": "embedding"})
     def step(self, embedding: Tensor) -> Tensor:
@@ -230,7 +224,6 @@ class NeuralModels(TargetModels):
         bottom: Sequence[int] = (128, 64),
         embedding: int = 64,
         top: Sequence[int] = (64,),
-        dropout: float = 0.0,
         epochs: int = 60,
         batch_size: int = 256,
         lr: float = 2e-3,
@@ -247,7 +240,6 @@ class NeuralModels(TargetModels):
             "bottom": list(bottom),
             "embedding": embedding,
             "top": list(top),
-            "dropout": dropout,
             "seed": seed,
         }
         self.epochs, self.validation, self.patience, self.seed = epochs, validation, patience, seed

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from fedmend.learn.nets import (
     Batch,
     Bottom,
     BottomSpec,
-    SeededDropout,
+    Spec,
     embedding_width,
     initialise,
     mlp,
@@ -66,15 +66,11 @@ class MemberLinear(nn.Module):
         self.bias.uniform_(-bound, bound, generator=generator)
 
 
-def members_mlp(
-    members: int, width: int, hidden: Sequence[int], out: int, dropout: float = 0.0
-) -> nn.Sequential:
+def members_mlp(members: int, width: int, hidden: Sequence[int], out: int) -> nn.Sequential:
     """As `nets.mlp`, of each member."""
     layers: list[nn.Module] = []
     for size in hidden:
         layers += [MemberLinear(members, width, size), nn.ReLU()]
-        if dropout:
-            layers.append(SeededDropout(dropout))
         width = size
     layers.append(MemberLinear(members, width, out))
     return nn.Sequential(*layers)
@@ -137,7 +133,7 @@ class BottomEnsemble(nn.Module):
         self.convolutions = nn.ModuleList(Beside(each) for each in zip(*nets, strict=True))
         joined = one.numeric + sum(self.widths)
         joined += sum(each.width for each in self.convolutions)  # type: ignore[misc]
-        self.body = members_mlp(spec.members, joined, one.hidden, one.out, one.dropout)
+        self.body = members_mlp(spec.members, joined, one.hidden, one.out)
 
     def joined(self, numeric: Tensor, others: Sequence[Tensor]) -> Tensor:
         """Embeddings of rows, given their numbers and what tables and networks make of the rest."""
@@ -267,7 +263,7 @@ def embed(bottom: Bottom | BottomEnsemble, batch: Batch, mean: MeanRow) -> Tenso
 
 
 @dataclass(frozen=True)
-class EvidenceTopSpec:
+class EvidenceTopSpec(Spec):
     """Heads over embeddings of the given widths (party order), with `out` classes.
 
     members: so many networks side by side, each with its share of every width.
@@ -279,7 +275,6 @@ class EvidenceTopSpec:
     widths: tuple[int, ...]
     hidden: tuple[int, ...] = (64,)
     out: int = 2
-    dropout: float = 0.0
     heads: bool = True
     joint: bool = True
     members: int = 1
@@ -290,14 +285,6 @@ class EvidenceTopSpec:
     def one_head(self) -> bool:
         """Whether all parties, several, use one head."""
         return len(self.same_head) > 1 == len(set(self.same_head))
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> EvidenceTopSpec:
-        lists = {key: tuple(values[key]) for key in ("widths", "hidden", "same_head")}
-        return cls(**{**values, **lists})
 
 
 class EvidenceTop(nn.Module):
@@ -321,8 +308,8 @@ class EvidenceTop(nn.Module):
     def _net(self, width: int) -> nn.Module:
         spec = self.spec
         if spec.members == 1:
-            return mlp(width, spec.hidden, spec.out, spec.dropout)
-        return members_mlp(spec.members, width, spec.hidden, spec.out, spec.dropout)
+            return mlp(width, spec.hidden, spec.out)
+        return members_mlp(spec.members, width, spec.hidden, spec.out)
 
     def head(self, party: int, embedding: Tensor) -> Tensor:
         if party == self.spec.solo:

@@ -101,8 +101,8 @@ class Watch:
 class _ByEpochs(TrainedModel):
     """A schedule that goes by epochs: their number of steps changes where rows leave."""
 
-    def start_epoch(self, seed: int, dropout_seed: int) -> None:
-        super().start_epoch(seed, dropout_seed)
+    def start_epoch(self, seed: int) -> None:
+        super().start_epoch(seed)
         self._steps += 1  # counts epochs here
 
     def _scale(self) -> float:

@@ -291,7 +291,6 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
             tuple(plan.widths),
             config.top,
             plan.out,
-            config.dropout,
             heads=bool(options["heads"]),
             joint=bool(options["joint"]),
             members=int(options["members"]),

@@ -51,7 +51,7 @@ class MeanTop(JointTop):
                 "Mend: one embedding=…, or fusion='concat'"
             )
         width = spec.widths[0] if self.mean else sum(spec.widths)
-        self.body = mlp(width, spec.hidden, spec.out, spec.dropout)
+        self.body = mlp(width, spec.hidden, spec.out)
 
     def outputs(self, views: Views) -> Tensor:
         return self._joined(views, views.masks())

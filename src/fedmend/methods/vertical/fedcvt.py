@@ -74,8 +74,8 @@ class CrossViewTop(JointTop):
             raise ConfigError("FedCVT classifies. Mend: AbsentPartner, for a regression")
         width = spec.widths[0]
         self.cut = width // 2
-        self.joint = mlp(2 * width, spec.hidden, spec.out, spec.dropout)
-        self.own = nn.ModuleList(mlp(width, spec.hidden, spec.out, spec.dropout) for _ in range(2))
+        self.joint = mlp(2 * width, spec.hidden, spec.out)
+        self.own = nn.ModuleList(mlp(width, spec.hidden, spec.out) for _ in range(2))
         self.temperature = float(self.options["temperature"])
         size = int(self.options["bank"])
         self.register_buffer("bank", torch.zeros(2, size, width))

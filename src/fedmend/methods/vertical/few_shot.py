@@ -252,7 +252,7 @@ class HeadWorker(TopWorker):
         """One pass over the held embeddings; training and validation loss."""
         head = self._head
         head.set_order(train)
-        head.start_epoch(self.site.own_seed(seed, "order of rows"), self._dropout_seed(seed))
+        head.start_epoch(self.site.own_seed(seed, "order of rows"))
         for _ in head.order.sizes:
             head.step({})
         scores = {"loss": head.take_loss()}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmend.learn.augment import draw_weak
-from fedmend.learn.nets import Batch, Bottom, initialise, seed_dropout
+from fedmend.learn.nets import Batch, Bottom, initialise
 from fedmend.learn.optim import FlatOptimizer
 from fedmend.split.config import Settings
 from fedmend.split.features import PAD, Features, augmented
@@ -112,7 +112,6 @@ class LocalTrainer:
         self.device = views.features.numeric.device
         self.bottom = bottom.to(self.device, settings.dtype)
         self.views, self.settings, self.steps = views, settings, steps
-        seed_dropout(self.bottom, views.on_device)
         self.helper: Any = initialise(helper, views.generator).to(self.device, settings.dtype)
         trained = [*self.bottom.parameters(), *self.helper.parameters()]
         self._optimizer = FlatOptimizer(trained, settings.optimizer, aligned=True)

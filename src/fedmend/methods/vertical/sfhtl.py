@@ -60,7 +60,7 @@ class TransferTop(JointTop):
                 if i != j
             }
         )
-        self.body = mlp(sum(widths), spec.hidden, spec.out, spec.dropout)
+        self.body = mlp(sum(widths), spec.hidden, spec.out)
 
     def outputs(self, views: Views) -> Tensor:
         return self._head(self._completed(_dense(views), views.masks()))
