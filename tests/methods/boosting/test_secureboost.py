@@ -15,7 +15,7 @@ from sklearn.metrics import r2_score, roc_auc_score
 
 import fedmend as fm
 from fedmend.errors import ConfigError, DataError, PrivacyWarning, ResumeError
-from fedmend.methods.boosting import secureboost
+from fedmend.methods.boosting import boost, secureboost
 from fedmend.methods.boosting.bins import CutTable, LeftToAsk, bin_table, codes_of
 from fedmend.methods.boosting.boost import Boosting, BoostSettings, OwnBins, Target, outputs_of
 from fedmend.methods.boosting.grow import Growth
@@ -166,6 +166,30 @@ def test_whom_a_partner_does_not_know_has_missing_cells_there(label: str) -> Non
     joined["town"] = joined["town"].where(np.arange(N) >= 300, None)
     clear = in_the_clear(joined, ["d", "e", "town", "a", "b", "c", "f"], label)
     np.testing.assert_allclose(told(model, torn, label), clear, rtol=0, atol=1e-9)
+
+
+def test_outputs_weighed_at_once_are_those_of_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = people("three")
+    train = fm.Table(np.arange(N), frame.drop(columns="y"))
+    bins = bin_table(train, 30, 1)
+    names = [each.column.name for each in bins]
+    own = OwnBins(codes_of(bins, train), CutTable([each.layout for each in bins]), names)
+    classes = np.unique(frame["y"], return_inverse=True)[1]
+    targets = {
+        "y": Target(classes, np.arange(500), 3),
+        "a": Target(frame["a"].to_numpy(), np.arange(100, 600)),
+    }
+
+    def grown() -> list[np.ndarray]:
+        settings, growth = BoostSettings(5, 0.0, 15, 1.0, None, 5, 0), Growth(depth=3)
+        boosting = Boosting(targets, CutTable([]), own, growth, settings, {})
+        boosting.grow_at_home(np.arange(N), N)
+        return [task.predictions() for task in boosting.tasks]
+
+    together = grown()
+    monkeypatch.setattr(boost, "CELLS", 0)
+    for at_once, alone in zip(together, grown(), strict=True):
+        assert np.array_equal(at_once, alone)
 
 
 def test_a_cut_with_too_few_rows_is_passed_over_for_the_next() -> None:

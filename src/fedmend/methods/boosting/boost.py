@@ -21,11 +21,15 @@ from fedmend.methods.boosting.grow import (
     Growth,
     Output,
     Source,
+    gains_of,
     trees_from_wire,
     trees_to_wire,
 )
 
 BATCH = 64  # columns of numbers that are summed at once
+CELLS = 1 << 15
+"""Outputs are weighed together as long as they have no more cells: of few rows what takes long are
+operations, of many what no longer fits the cache."""
 LARGEST_LOG = 50.0  # of a count's mean
 
 
@@ -367,15 +371,36 @@ class Boosting:
 
     def choose(self) -> list[int]:
         """Decide the splits; tells the cuts of A's of which the sides are not known yet."""
-        self._hand_out()
-        self._gains = []
-        for _, output in self._open():
-            gains, larger = output.gains(output.lefts(self._sources), self._twins)
-            left_out = ~output.chosen_from[self._cuts]
-            if left_out.any():
-                gains[:, left_out] = -np.inf
-            self._gains.append((output, gains, self._cuts + (larger & self._alike)))
+        a_sums = np.concatenate(self._a_sums) if self._a_sums else np.zeros((0, 0), np.int64)
+        self._gains, asked = [], 0
+        for outputs in self._together():
+            own_sums, first = self._own_sums(outputs), asked
+            for output in outputs:
+                some = slice(asked, asked + len(output.asked))
+                asked = some.stop
+                output.take([a_sums[some], own_sums[some.start - first : asked - first]])
+            gains, larger = gains_of(outputs, self._sources, self._twins)
+            cuts, at = self._cuts + (larger & self._alike), 0
+            for output in outputs:
+                here = slice(at, at + len(output.open))
+                at = here.stop
+                left_out = ~output.chosen_from[self._cuts]
+                if left_out.any():
+                    gains[here, left_out] = -np.inf
+                self._gains.append((output, gains[here], cuts[here]))
         return self.choose_again()
+
+    def _together(self) -> list[list[Output]]:
+        """The outputs with open nodes, in groups that are weighed at once."""
+        groups: list[list[Output]] = []
+        room = 0
+        for _, output in self._open():
+            cells = max(len(output.open) * len(self._cuts), len(output.rows))
+            room -= cells
+            if room < 0:
+                groups, room = [*groups, []], CELLS - cells
+            groups[-1].append(output)
+        return groups
 
     def choose_again(self) -> list[int]:
         """The same, once sides are known that were not: a cut may leave too few rows on one."""
@@ -398,23 +423,17 @@ class Boosting:
             self._decided.append((output, decided))
         return asked
 
-    def _hand_out(self) -> None:
-        """Give every output the sums of its nodes, from A's bins and from B's own."""
-        a_sums = np.concatenate(self._a_sums) if self._a_sums else np.zeros((0, 0), np.int64)
-        at = 0
-        for _, output in self._open():
-            count = len(output.asked)
-            output.take([a_sums[at : at + count], self._own_sums(output)])
-            at += count
-
-    def _own_sums(self, output: Output) -> np.ndarray:
-        """Sums over B's own bins of the asked nodes, int64 [nodes, stored]."""
+    def _own_sums(self, outputs: list[Output]) -> np.ndarray:
+        """Sums over B's own bins of the nodes that each asks for, int64 [nodes, stored]."""
         if not self.own.names:
-            return np.zeros((len(output.asked), 0), dtype=np.int64)
-        places, slot = output.slots(output.asked)
-        weights = output.numbers[places].astype(np.float64)
-        rows = output.rows[places]
-        sums = self.own.table.sums(self.own.codes, rows, slot, len(output.asked), weights)
+            return np.zeros((sum(len(each.asked) for each in outputs), 0), dtype=np.int64)
+        nodes, found = 0, []
+        for output in outputs:
+            places, slot = output.slots(output.asked)
+            found.append((output.rows[places], nodes + slot, output.numbers[places]))
+            nodes += len(output.asked)
+        rows, slots, numbers = map(np.concatenate, zip(*found, strict=True))
+        sums = self.own.table.sums(self.own.codes, rows, slots, nodes, numbers.astype(np.float64))
         return sums.astype(np.int64)
 
     def _best(self, output: Output, gains: np.ndarray, cuts: np.ndarray) -> list[tuple[float, int]]:

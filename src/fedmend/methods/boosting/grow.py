@@ -156,49 +156,6 @@ class Output:
                 parent = self._parents[node // 2]
                 self.sums[node ^ 1] = [up - one for up, one in zip(parent, own, strict=True)]
 
-    def lefts(self, sources: list[Source]) -> np.ndarray:
-        """int64 [open nodes, cuts of all sources]."""
-        totals = np.array([self.totals[node] for node in self.open])
-        return np.concatenate(
-            [
-                source.lefts(np.stack([self.sums[node][number] for node in self.open]), totals)
-                for number, source in enumerate(sources)
-            ],
-            axis=1,
-        )
-
-    def gains(self, lefts: np.ndarray, twins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Gain of every cut at every open node, -inf where a child would be too small; and whether
-        its left child is the larger one, to which cells go that are missing in later rows only.
-
-        twins: which cuts differ from the next one only in where missing cells go.
-        """
-        totals = np.array([self.totals[node] for node in self.open])[:, None]
-        whole = self._score(*self._real(totals))
-        g_left, h_left = self._real(lefts)
-        g_right, h_right = self._real(totals - lefts)
-        least = self.growth.least(self.constant)
-        barred = (h_left < least) | (h_right < least)
-        larger = h_left > h_right if self.growth.later_missing else np.zeros_like(barred)
-        at = np.flatnonzero(twins)
-        if self.growth.later_missing and len(at):
-            same = lefts[:, at] == lefts[:, at + 1]
-            barred[:, at] |= same & larger[:, at]
-            barred[:, at + 1] |= same & ~larger[:, at]
-        gains = self._score(g_left, h_left)
-        gains += self._score(g_right, h_right)
-        gains -= whole
-        np.putmask(gains, barred, -np.inf)
-        return gains, larger
-
-    def _real(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return (numbers >> HALF) / self.unit_gradient, (numbers & _LOW) / self.unit_curvature
-
-    def _score(self, gradient: np.ndarray, curvature: np.ndarray) -> np.ndarray:
-        """Writes over both."""
-        curvature += self.growth.l2
-        return np.divide(np.square(gradient, out=gradient), curvature, out=gradient)
-
     def split(self, decided: dict[int, int], goes_left: Callable[[int], np.ndarray]) -> int:
         """Send the rows of the decided nodes down; tells how many nodes are open now."""
         if decided:
@@ -230,6 +187,56 @@ class Output:
         value = -self.growth.learning_rate * g / (h + self.growth.l2)
         self.scores = self.scores + value[self.node]
         self.trees.append(Tree(self.cut, value, np.where(self.cut >= 0, self.gain, 0.0)))
+
+
+def gains_of(
+    outputs: Sequence[Output], sources: Sequence[Source], twins: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Gain of every cut at every open node, -inf where a child would be too small; and whether
+    its left child is the larger one, to which cells go that are missing in later rows only.
+
+    Of the nodes of all these outputs, one after the other. twins: which cuts differ from the next
+    one only in where missing cells go. **Shape** [nodes, cuts of all sources] both.
+    """
+    nodes = [(output, node) for output in outputs for node in output.open]
+    known = np.array([output.totals[node] for output, node in nodes])
+    lefts = np.concatenate(
+        [
+            source.lefts(np.stack([output.sums[node][number] for output, node in nodes]), known)
+            for number, source in enumerate(sources)
+        ],
+        axis=1,
+    )
+    growth, times = outputs[0].growth, [len(output.open) for output in outputs]
+    facts = [
+        (each.unit_gradient, each.unit_curvature, growth.least(each.constant)) for each in outputs
+    ]
+    upper, lower, least = np.repeat(np.array(facts), times, axis=0).T[:, :, None]
+
+    def halves(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return (numbers >> HALF) / upper, (numbers & _LOW) / lower
+
+    def score(gradient: np.ndarray, curvature: np.ndarray) -> np.ndarray:
+        """Writes over both."""
+        curvature += growth.l2
+        return np.divide(np.square(gradient, out=gradient), curvature, out=gradient)
+
+    totals = known[:, None]
+    whole = score(*halves(totals))
+    g_left, h_left = halves(lefts)
+    g_right, h_right = halves(totals - lefts)
+    barred = (h_left < least) | (h_right < least)
+    larger = h_left > h_right if growth.later_missing else np.zeros_like(barred)
+    at = np.flatnonzero(twins)
+    if growth.later_missing and len(at):
+        same = lefts[:, at] == lefts[:, at + 1]
+        barred[:, at] |= same & larger[:, at]
+        barred[:, at + 1] |= same & ~larger[:, at]
+    gains = score(g_left, h_left)
+    gains += score(g_right, h_right)
+    gains -= whole
+    np.putmask(gains, barred, -np.inf)
+    return gains, larger
 
 
 def trees_to_wire(outputs: Sequence[Sequence[Tree]]) -> dict[str, Any]:
