@@ -123,12 +123,12 @@ def test_the_metric_that_decides_is_one_that_can_be_told(asked, scores, decides)
     assert main_metric(asked, scores) == decides
 
 
-def test_the_budget_ends_it_after_a_whole_fold(make_fed) -> None:
+def test_the_budget_ends_it_after_two_folds(make_fed) -> None:
     fed = make_fed(aligned=120)
     how = AutoSettings(candidates=["local", "vfl"], folds=5, budget=1e-6, epochs=1)
     candidates = candidates_of(fed, how, horizontal=False, completed=False)
     choice = contest(fed, how, []).run(candidates)
-    assert choice["folds"] == 1
+    assert choice["folds"] == 2  # one could not tell a difference from chance
     assert any("time budget" in line for line in choice["why"])
 
 

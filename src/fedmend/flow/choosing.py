@@ -108,7 +108,7 @@ class Contest:
                 break
             spent = time.perf_counter() - began
             another = spent * (number + 2) / (number + 1)
-            if number + 1 < self.how.folds and another > self.how.budget:
+            if number and number + 1 < self.how.folds and another > self.how.budget:
                 break
         able = [each for each in candidates if each.scores and not each.skipped]
         # Where no candidate can be trained on some fold, the others must do.
