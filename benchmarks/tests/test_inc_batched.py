@@ -203,11 +203,10 @@ def networks_of(feds: list[Federation], shape: NetworkShape, groups: int) -> Bat
 @pytest.mark.slow
 @pytest.mark.parametrize("top", [(), (6,)])
 def test_a_batched_run_is_the_run_over_a_federation(top: tuple[int, ...]) -> None:
-    names = ["InC product", "InC row", "InC bayes", "EM"]
+    names = ["InC product", "InC row", "EM"]
     options: dict[str, dict[str, Any]] = {
         "InC product": {},
         "InC row": {"posterior": "row"},
-        "InC bayes": {"posterior": "bayes"},
     }
     net: dict[str, Any] = {
         "bottom": (),

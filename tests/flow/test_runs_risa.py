@@ -12,7 +12,7 @@ from fedmend.flow.config import load_config
 
 
 def test_a_run_with_risa(workshop, pages) -> None:
-    workshop.write(method='name = "risa"\nepochs = 2\nself_training = true\nthreshold = 0.5')
+    workshop.write(method='name = "risa"\nepochs = 2\nthreshold = 0.5')
     execute(plan_of(load_config(workshop.config)), workshop.run)
     stored = json.loads((workshop.run / "metrics.json").read_text(encoding="utf-8"))
     (method,) = stored["methods"]
@@ -24,7 +24,7 @@ def test_a_run_with_risa(workshop, pages) -> None:
 
 
 def test_wrong_parameters_are_found_before_anything_starts(workshop) -> None:
-    workshop.write(method='name = "risa"\nfusion = "vote"\nthreshold = 2.0\nself_training = "x"')
+    workshop.write(method='name = "risa"\nfusion = "vote"\nthreshold = 2.0\nmembers = "x"')
     with pytest.raises(ConfigError) as caught:
         load_config(workshop.config)
-    assert all(word in str(caught.value) for word in ("fusion", "threshold", "self_training"))
+    assert all(word in str(caught.value) for word in ("fusion", "threshold", "members"))

@@ -110,7 +110,7 @@ def trained(method: str, device: str, rows: int) -> np.ndarray:
     elif method == "absent":
         model = AbsentPartner(**common | {"epochs": 2, "optimizer": "sgd", "validation": 0.0})
     else:
-        more = {"epochs": 3, "self_training": True, "threshold": 0.1, "lr": 0.01}
+        more = {"epochs": 3, "threshold": 0.1, "lr": 0.01}
         model = RISA.for_images(**common | more | {"final_threshold": 0.8})
     return np.asarray(model.fit(world.fed).predict_proba(world.fed.on("test")))
 

@@ -137,7 +137,7 @@ def _with_settings(cls: type[SplitEstimator], **more: Any) -> Callable[[Size], S
     return lambda size: cls(**shared(size) | more)
 
 
-SELF_TRAINED: dict[str, Any] = {"self_training": True, "threshold": 0.7, "final_threshold": 0.3}
+SELF_TRAINED: dict[str, Any] = {"threshold": 0.7, "final_threshold": 0.3}
 METHODS: dict[str, Callable[[Size], Any]] = {
     "Local": _with_settings(Local),
     "VFL": lambda size: VFL(**aligned_only(size)),
@@ -160,9 +160,9 @@ METHODS: dict[str, Callable[[Size], Any]] = {
 # The rows of the paper's Table III, beside VFL (nothing) and RISA paper() (everything).
 PLAIN: dict[str, Any] = {"objective": "joint", "final_threshold": 1.0}
 METHODS |= {
-    "IMP": lambda size: _risa(size, paper=True, self_training=False, **PLAIN),
+    "IMP": lambda size: _risa(size, paper=True, threshold=None, **PLAIN),
     "IMP+ST": lambda size: _risa(size, paper=True, **PLAIN),
-    "IMP+EVFL": lambda size: _risa(size, paper=True, self_training=False),
+    "IMP+EVFL": lambda size: _risa(size, paper=True, threshold=None),
 }
 ABLATION = ("VFL", "IMP", "IMP+ST", "IMP+EVFL", "RISA paper()")
 # Bottoms of tables are not alike.

@@ -293,7 +293,7 @@ def _unlinked_partner(case: _Case) -> Iterator[Tear]:
             "unlabelled-partner",
             "Rows without labels at a partner",
             f"{' and '.join(rows)} that nobody labels.",
-            f"{record_of(case.evidence).shown} predicts them too; with self_training it learns "
+            f"{record_of(case.evidence).shown} predicts them too; with a threshold it learns "
             "from those it is sure of",
             case.evidence,
         )

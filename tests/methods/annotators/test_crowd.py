@@ -32,13 +32,12 @@ def test_counts_and_soft_labels_leave_missing_votes_out():
     np.testing.assert_allclose(crowd.soft_labels(counts), [[2 / 3, 1 / 3, 0], [0, 0, 1], [0, 0, 0]])
 
 
-@pytest.mark.parametrize("hard", [False, True])
-def test_rows_that_nobody_labels_teach_nothing(hard):
+def test_rows_that_nobody_labels_teach_nothing():
     truth = (np.arange(200) % 4 == 0).astype(np.int64)
     votes = annotators(truth, rates=[0.1, 0.2, 0.4], n_classes=2, seed=0)
     silent = np.full((400, 3), -1)
-    alone = in_the_clear(votes, 2, hard=hard)
-    among = in_the_clear(np.vstack([votes, silent]), 2, hard=hard)
+    alone = in_the_clear(votes, 2)
+    among = in_the_clear(np.vstack([votes, silent]), 2)
     np.testing.assert_allclose(among.expertise, alone.expertise, atol=1e-9)
     np.testing.assert_allclose(among.posterior[:200], alone.posterior, atol=1e-9)
 
@@ -87,14 +86,12 @@ def test_e_step_by_hand():
     assert crowd.log_evidence(np.eye(2), np.array([0]))[0, 1] == -30.0
 
 
-def slow_dawid_skene(votes: np.ndarray, c: int, hard: bool, iterations: int) -> np.ndarray:
+def slow_dawid_skene(votes: np.ndarray, c: int, iterations: int) -> np.ndarray:
     """The textbook, one number at a time."""
     n, k = votes.shape
     q = [[float((votes[i] == j).sum()) for j in range(c)] for i in range(n)]
     q = [[v / sum(row) for v in row] for row in q]
     for _ in range(iterations):
-        if hard:
-            q = [[float(j == row.index(max(row))) for j in range(c)] for row in q]
         t = [[[0.01] * c for _ in range(c)] for _ in range(k)]
         for i in range(n):
             for a in range(k):
@@ -115,14 +112,13 @@ def slow_dawid_skene(votes: np.ndarray, c: int, hard: bool, iterations: int) -> 
     return np.array(q)
 
 
-@pytest.mark.parametrize("hard", [False, True])
-def test_dawid_skene_equals_the_textbook(hard):
+def test_dawid_skene_equals_the_textbook():
     truth = np.random.default_rng(1).integers(0, 3, 60)
     votes = annotators(truth, rates=[0.1, 0.3, 0.4, 0.5], missing=0.2, seed=3)
     votes[:, 0] = np.where((votes < 0).all(1), truth, votes[:, 0])
-    found = in_the_clear(votes, 3, hard=hard, max_iterations=7, tolerance=0.0)
+    found = in_the_clear(votes, 3, max_iterations=7, tolerance=0.0)
     assert found.iterations == 7
-    np.testing.assert_allclose(found.posterior, slow_dawid_skene(votes, 3, hard, 7), atol=1e-9)
+    np.testing.assert_allclose(found.posterior, slow_dawid_skene(votes, 3, 7), atol=1e-9)
 
 
 @pytest.mark.parametrize("iterations", [5])

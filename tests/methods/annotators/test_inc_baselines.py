@@ -54,10 +54,9 @@ def test_majority_labels(crowd_of):
     assert (model.posterior_[~known] == 0).all()
 
 
-@pytest.mark.parametrize(("targets", "fast"), [("hard", False), ("soft", False), ("hard", True)])
-def test_dawid_skene_over_parties_is_dawid_skene(crowd_of, targets, fast):
+def test_dawid_skene_over_parties_is_dawid_skene(crowd_of):
     crowd = crowd_of(missing=0.1)
-    model = EM(**QUICK | {"epochs": 1}, targets=targets, fast=fast).fit(crowd.fed)
+    model = EM(**QUICK | {"epochs": 1}).fit(crowd.fed)
     skills: list[np.ndarray] = []
 
     def evidence(weights: np.ndarray) -> np.ndarray:
@@ -65,7 +64,7 @@ def test_dawid_skene_over_parties_is_dawid_skene(crowd_of, targets, fast):
         return np.sum([*map(crowds.log_evidence, skills, crowd.votes.T)], 0)
 
     counts = crowds.count_votes(crowd.votes, 3)
-    posterior, _, iterations = crowds.dawid_skene(counts, evidence, hard=fast)
+    posterior, _, iterations = crowds.dawid_skene(counts, evidence)
     # evidence is summed in fixed point, and weights travel as float32
     np.testing.assert_allclose(model.posterior_, posterior, atol=5e-3)
     assert abs(model.iterations_ - iterations) <= 3
@@ -133,5 +132,5 @@ def test_clean_takes_a_labels_only_party(crowd_of):
 def test_wrong_parameters():
     fed = Federation(Party("a", Table(np.arange(2), {"x": [1.0, 2.0]})))
     with pytest.raises(ConfigError) as caught:
-        EM(targets="x", secure="yes", batch_size=0).fit(fed)
-    assert len(caught.value.problems) == 3
+        EM(secure="yes", batch_size=0).fit(fed)
+    assert len(caught.value.problems) == 2

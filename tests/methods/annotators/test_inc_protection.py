@@ -247,7 +247,7 @@ def test_the_stated_error_holds(crowd_of):
 
 
 @given(
-    rule=st.sampled_from(["product", "row", "bayes"]),
+    rule=st.sampled_from(["product", "row"]),
     annotators=st.integers(2, 200),
     seed=st.integers(0, 2**32 - 1),
 )
@@ -284,7 +284,6 @@ def test_what_a_vote_is_summed_as(annotators):
     logs = np.vstack([np.log(matrix).T, none])
     for rule, expected in {
         "row": np.vstack([matrix, none]),
-        "bayes": np.vstack([(matrix / matrix.sum(0)).T, none]),
         "product": logs,
         "contrast": logs[:, :1] - logs[:, 1:],
     }.items():

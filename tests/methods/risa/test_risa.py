@@ -76,7 +76,7 @@ def small():
 
 @pytest.fixture(scope="module")
 def model(fed):
-    return RISA(**QUICK, self_training=True, threshold=0.45).fit(fed)
+    return RISA(**QUICK, threshold=0.45).fit(fed)
 
 
 # ---------------------------------------------------------------------------------- learning
@@ -121,7 +121,7 @@ def test_selection_drops_rows_and_never_overlapping_ones(paper):
 
 
 def test_imputation_without_evidence_has_a_joint_head_alone(small):
-    model = RISA.paper(**QUICK | {"epochs": 2}, objective="joint", self_training=False).fit(small)
+    model = RISA.paper(**QUICK | {"epochs": 2}, objective="joint", threshold=None).fit(small)
     heads = part_of(small.engine.site("bank"), model.network_.model).top
     assert heads is not None and len(heads.module.heads) == 0
     for rows in ("aligned", "bank", "telco"):
@@ -131,14 +131,14 @@ def test_imputation_without_evidence_has_a_joint_head_alone(small):
 def test_which_rows_the_model_is_sure_of_leave_as_predictions():
     fed = torn(rows=200)
     selects: Any = {"final_threshold": 0.5, "select_every": 1}
-    how = selects | {"self_training": True, "threshold": 0.4}
+    how = selects | {"threshold": 0.4}
     RISA(**QUICK | {"epochs": 2}, **how).fit(fed)
     for call in ("make_labels", "keep_sure"):
         told = [each for each in fed.ledger.entries() if each.call.endswith(f".{call}")]
         kinds = {each.kind for each in told if each.sender == "bank"}
         assert kinds == {"prediction"}, call
     wary = torn(rows=200, policies={"bank": Policy(refuse=frozenset({"prediction"}))})
-    for asked in ({"self_training": True}, selects):
+    for asked in ({"threshold": 0.95}, selects):
         with pytest.raises(Refused, match=r"'bank' refused.*'prediction'"):
             RISA(**QUICK | {"epochs": 2}, **asked).fit(wary)
     RISA(**QUICK | {"epochs": 1}).fit(wary)
@@ -347,7 +347,7 @@ def test_save_and_load(fed, model, tmp_path):
         Local.load(tmp_path / "model", other)
 
 
-BROKEN_OFF = QUICK | {"epochs": 4, "self_training": True, "threshold": 0.4}
+BROKEN_OFF = QUICK | {"epochs": 4, "threshold": 0.4}
 BROKEN_OFF |= {"final_threshold": 0.5, "select_every": 2}
 
 
@@ -414,7 +414,7 @@ def test_a_member_learns_nothing_from_the_rows_it_must_not_see():
     ("wrong", "word"),
     [
         ({"objective": "vote"}, "objective must be one of heads, views, fused, joint, got 'vote'"),
-        ({"threshold": 0.0}, r"threshold must be in \(0, 1\], got 0.0"),
+        ({"threshold": 0.0}, r"threshold must be in \(0, 1\] or None, got 0.0"),
         ({"final_threshold": 2.0}, "final_threshold"),
         ({"share_every": -1}, "share_every"),
         ({"label_party": "post"}, "post"),

@@ -145,7 +145,7 @@ def test_of_three_sides_those_alike_share():
 
 @pytest.mark.slow
 def test_a_resumed_training_is_the_same(tmp_path):
-    steps = QUICK | {"epochs": 3, "self_training": True, "threshold": 0.3, "share_every": 2}
+    steps = QUICK | {"epochs": 3, "threshold": 0.3, "share_every": 2}
     undisturbed = halves(60, 20, 20)
     whole = RISA.for_images(**steps).fit(undisturbed).predict_proba(undisturbed)
 

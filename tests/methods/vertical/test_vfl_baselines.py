@@ -29,8 +29,8 @@ QUICK: dict[str, Any] = {
 MORE: dict[type[SplitEstimator], dict[str, Any]] = {
     RandomMatch: {},
     SSLVFL: {"pretrain_epochs": 2, "pretrain_batch": 64},
-    SFHTL: {"pretrain_epochs": 2, "warmup": 2},
-    FedCVT: {"bank": 64},
+    SFHTL: {"pretrain_epochs": 2},
+    FedCVT: {},
     FewShotVFL: {"local_updates": 60},
     AbsentPartner: {},
 }
@@ -341,8 +341,8 @@ def test_sfhtl_and_absent_partners_are_for_any_number(make_fed, make_frame):
             4,
         ),
         (AbsentPartner, {"fusion": "sum", "drop": 1.0}, 2),
-        (FedCVT, {"temperature": 0, "thresholds": (1,), "weights": (1,), "bank": 0}, 4),
-        (SFHTL, {"threshold": 0.0, "warmup": -1, "map_weight": -1.0, "pseudo_weight": -1.0}, 4),
+        (FedCVT, {"temperature": 0, "thresholds": (1,), "weights": (1,)}, 3),
+        (SFHTL, {"threshold": 0.0, "map_weight": -1.0, "pseudo_weight": -1.0}, 3),
         (FewShotVFL, {"rounds": 0}, 1),
         (FewShotVFL, {"local_updates": 0, "threshold": 2.0}, 2),
         (FedCVT, {"embedding": 7}, 1),

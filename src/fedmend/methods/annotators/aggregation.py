@@ -129,7 +129,6 @@ def dawid_skene(
     counts: np.ndarray,
     evidence: Callable[[np.ndarray], np.ndarray],
     *,
-    hard: bool = False,
     max_iterations: int = 100,
     tolerance: float = 1e-4,
 ) -> tuple[np.ndarray, np.ndarray, int]:
@@ -137,7 +136,6 @@ def dawid_skene(
 
     evidence: given how likely each class is for each row, the annotators estimate their
     T, and tell the sum of what it says of their votes (`log_evidence`). **Shape** all [n, C].
-    hard: believe every row to be wholly of its likeliest class there ("fast Dawid–Skene").
     It stops when a row with votes moves by less than `tolerance` on average. (The likelihood is no
     judge of that: it hardly rises for many steps in which labels still change.)
     """
@@ -146,7 +144,7 @@ def dawid_skene(
     iterations, moved = 0, np.inf
     while iterations < max_iterations and moved >= tolerance:
         iterations += 1
-        weights = (hardened(posterior) if hard else posterior) * known
+        weights = posterior * known
         said = evidence(weights)
         prior = np.broadcast_to(np.log(class_shares(weights)), counts.shape)
         updated = combine(prior, said)

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from fedmend._parameters import Rules, one_of, parameters
+from fedmend._parameters import parameters
 from fedmend.federation.bound import declare
 from fedmend.methods.annotators import aggregation as crowd
 from fedmend.methods.annotators.estimator import (
@@ -81,30 +81,25 @@ class MJ(CrowdEstimator):
 
 @parameters
 class EM(CrowdEstimator):
-    """Dawid–Skene on the votes alone, then training on the inferred labels, as in `MJ`.
+    """Dawid–Skene on the votes alone, then training on the likeliest labels, as in `MJ`.
 
     The parties estimate their matrices, the server adds up their evidence: no vote is shown.
 
-    targets: "hard" (published) or "soft". fast: every row is taken to be wholly of its likeliest
-    class ("fast Dawid–Skene"). share_expertise: ask the label parties for their T when done. The
-    other parameters are those of `CrowdEstimator`.
+    share_expertise: ask the label parties for their T when done. The other parameters are those of
+    `CrowdEstimator`.
 
     Fitted, besides the other estimators' attributes: `posterior_`, `corrected_`, `expertise_`,
     `standing_` (as in `InC`), `iterations_`.
     """
 
     infers: ClassVar[bool] = True
-    _rules: ClassVar[Rules] = {"targets": one_of(("soft", "hard"))}
-
-    targets: str = "hard"
-    fast: bool = False
     share_expertise: bool = True
 
     def _inferred(self, annotators: Annotators, counts: np.ndarray) -> Inferred:
-        found = crowd.dawid_skene(counts, annotators.evidence, hard=self.fast)
+        found = crowd.dawid_skene(counts, annotators.evidence)
         posterior, said, self.iterations_ = found
         self._hear(annotators, self.share_expertise)
-        targets = posterior if self.targets == "soft" else crowd.hardened(posterior)
+        targets = crowd.hardened(posterior)
         return Inferred(targets * (counts.sum(1, keepdims=True) > 0), posterior, said)
 
 

@@ -36,7 +36,7 @@ from fedmend.split.training import (
 )
 from fedmend.split.workers import CANNOT_SEAL, ServerTop
 
-POSTERIORS = ("product", "row", "bayes")
+POSTERIORS = ("product", "row")
 SECURE = ("he", "masks", "none")
 
 

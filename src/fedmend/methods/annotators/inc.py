@@ -6,7 +6,6 @@ and what party k's label y_i^k says by its expertise T^k[j, l] = P(says l | true
 
     posterior="product"   ỹ_i = softmax(log ŷ_i + Σ_k log T^k[:, y_i^k])            (default)
     posterior="row"       ỹ_i ∝ ŷ_i + Σ_k T^k[y_i^k, :]                  (as published, Eq. 4)
-    posterior="bayes"     ỹ_i ∝ ŷ_i + Σ_k T^k[:, y_i^k] / Σ_j T^k[j, y_i^k]
 
 and the classifier trains for an epoch on ỹ (or its likeliest class). M: every label party
 estimates its T anew, from ỹ (product) or from ŷ (Eq. 6). The published rule reads T by rows where
@@ -224,8 +223,8 @@ class InC(CrowdEstimator):
 
     initial_epochs: epochs of stage 1, or their share of `epochs` below 1; by default half of them,
     at most 3, or 10 where the length is fixed.
-    posterior: "product", "row" (published) or "bayes". Stage 2 trains on ỹ itself with "product",
-    and on its likeliest class with the sums, whose ỹ is no sharper than the votes (published).
+    posterior: "product", or "row" (published). Stage 2 trains on ỹ itself with "product", and on
+    its likeliest class with the sum, whose ỹ is no sharper than the votes (published).
     crossfit: take ŷ of a row from one of two networks, the one that was not trained on it. With the
     product and `patience` they begin with Dawid–Skene's labels and correct them until they explain
     the votes no better; a network of its own then learns what came out, as the baselines' do.

@@ -42,7 +42,7 @@ class LabelWorker(SumWorker):
     """A party's labels for the aligned rows.
 
     rule: how a vote becomes evidence, "product", "contrast" (the same less that of the last class,
-    all that a posterior needs), "row" or "bayes". annotators: how many are summed.
+    all that a posterior needs) or "row". annotators: how many are summed.
     """
 
     def __init__(
@@ -337,8 +337,7 @@ class EvidenceForm:
         if rule in ("product", "contrast"):
             rows = np.log(np.maximum(matrix, np.exp(LOG_FLOOR))).T
         else:
-            # Published: row y of T. Bayes: column y, as P(true | said) under even classes.
-            rows = matrix if rule == "row" else (matrix / matrix.sum(0)).T
+            rows = matrix  # published: row y of T
         said = np.vstack([rows, np.zeros(len(rows))])
         if rule == "contrast":  # of what is rounded, so that it is that of the sums
             said = np.ldexp(np.rint(np.ldexp(said, self.bits)), -self.bits)

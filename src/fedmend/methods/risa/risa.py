@@ -263,7 +263,7 @@ class Stages:
     def run(self) -> None:
         teacher = None
         done = self.resumed and self.folder is not None and (self.folder / "train" / STATE).exists()
-        if self.model.self_training and not done:
+        if self.model.threshold is not None and not done:
             teacher = self.self_train()
         self.train(teacher)
         if teacher is not None:
@@ -476,8 +476,8 @@ class RISA(SplitEstimator):
     alone. With 1 a share `validation` of those rows is held out instead; 0: all are trusted alike.
     share_every: for sides of like shape (halves of images): bottoms are averaged over the parties
     every so many steps, so weights cross, and have one head; 0 is never.
-    self_training, threshold: f_ST gives rows of passive parties a pseudo-label where it is at least
-    so sure (tau_p).
+    threshold: f_ST gives rows of passive parties a pseudo-label where it is at least so sure
+    (tau_p); None makes none.
     final_threshold: every `select_every` (E) epochs imputed rows whose uncertainty is above
     final_threshold^(t/T) (tau_0) leave the training; 1 keeps all.
     epochs: None is 20; of an ensemble with fewer than 1,000 labelled rows 12, at twice `lr`.
@@ -494,7 +494,6 @@ class RISA(SplitEstimator):
             "objective": "fused",
             "members": 1,
             "validation": 0.0,
-            "self_training": True,
             "threshold": 0.9,
             "final_threshold": 0.3,
         },
@@ -520,8 +519,7 @@ class RISA(SplitEstimator):
     objective: str = "heads"
     members: int = 5
     share_every: int = 0
-    self_training: bool = False
-    threshold: float = 0.95
+    threshold: float | None = None
     final_threshold: float = 1.0
     select_every: int = 5
 
@@ -540,7 +538,7 @@ class RISA(SplitEstimator):
         "objective": one_of(tuple(OBJECTIVES)),
         "members": at_least(1),
         "share_every": at_least(0),
-        "threshold": POSITIVE_SHARE,
+        "threshold": ("in (0, 1] or None", lambda sure: sure is None or 0 < sure <= 1),
         "final_threshold": POSITIVE_SHARE,
         "select_every": at_least(1),
     }

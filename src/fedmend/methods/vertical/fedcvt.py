@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedmend._parameters import POSITIVE, Rules, at_least, parameters
+from fedmend._parameters import POSITIVE, Rules, parameters
 from fedmend.errors import ConfigError
 from fedmend.federation import Federation
 from fedmend.federation.bound import declare
@@ -212,18 +212,17 @@ class FedCVT(SplitEstimator):
 
     temperature: of the attention, smaller is sharper. thresholds: what the joint head, the row's
     party's own head and the other's must reach. weights: of the losses on common halves,
-    orthogonality, estimated labels, estimated representations. bank: aligned embeddings kept at
-    the label party, with which rows of one party are predicted.
+    orthogonality, estimated labels, estimated representations.
     """
 
     temperature: float = 0.1
     thresholds: tuple[float, ...] = (0.8, 0.7, 0.7)
     weights: tuple[float, ...] = (0.1, 0.01, 1.0, 0.1)
-    bank: int = 1024
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"temperature": 0.7, "weights": (0.1, 0.01, 100.0, 0.1)}
     }
+    bank: ClassVar[int] = 1024
     _network_type: ClassVar[type[SplitNetwork]] = CrossViewNetwork
     _trains_on = "all"
     _rules: ClassVar[Rules] = {
@@ -236,7 +235,6 @@ class FedCVT(SplitEstimator):
             "four numbers from 0",
             lambda given: len(given) == 4 and all(each >= 0 for each in given),
         ),
-        "bank": at_least(1),
         "embedding": ("even", lambda width: width % 2 == 0),
     }
 

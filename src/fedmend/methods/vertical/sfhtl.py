@@ -141,22 +141,21 @@ class TransferNetwork(PartialNetwork):
 class SFHTL(SplitEstimator):
     """Trains on aligned rows and on the others of all parties.
 
-    pretrain_epochs: of the autoencoders. threshold: how sure a pseudo-label must be; it may come
-    after `warmup` epochs. map_weight, pseudo_weight: of those losses beside the labelled rows'.
+    pretrain_epochs: of the autoencoders. threshold: how sure a pseudo-label must be, after five
+    epochs. map_weight, pseudo_weight: of those losses beside the labelled rows'.
     """
 
     pretrain_epochs: int = 10
     threshold: float = 0.9
-    warmup: int = 5
     map_weight: float = 1.0
     pseudo_weight: float = 1.0
 
+    warmup: ClassVar[int] = 5
     _network_type: ClassVar[type[SplitNetwork]] = TransferNetwork
     _trains_on = "all"
     _rules: ClassVar[Rules] = {
         "pretrain_epochs": NOT_NEGATIVE,
         "threshold": POSITIVE_SHARE,
-        "warmup": NOT_NEGATIVE,
         "map_weight": NOT_NEGATIVE,
         "pseudo_weight": NOT_NEGATIVE,
     }
