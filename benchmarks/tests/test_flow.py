@@ -220,6 +220,13 @@ def test_a_cost_is_measured_beside_its_estimate(method, monkeypatch):
     assert row["foretold s"] > 0
 
 
+def test_costs_are_measured_of_any_number_of_parties():
+    fed, _ = preflight._scene(Cell("cost", "breast-cancer", 120, "boosting", 3, 4, 1.0))
+    facts = preflight.facts_of(fed)
+    assert (facts.parties, facts.shared, facts.classes) == (4, 120, 2)
+    assert sum(facts.features.values()) == 30
+
+
 def preflight_class(name):
     import fedmend.methods
 

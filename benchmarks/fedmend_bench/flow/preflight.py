@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from fedmend.data import scenario
+from fedmend.data.encode import LabelEncoder
 from fedmend.data.table import Table
 from fedmend.errors import FedmendWarning
 from fedmend.federation import Federation, Party
@@ -45,13 +46,15 @@ SCORED, REALLY = 3000, 8
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement."""
+    """One measurement. parties, overlap: of costs, where parties have other columns."""
 
     part: str
     dataset: str
     rows: int
     method: str = ""
     seed: int = 0
+    parties: int = 2
+    overlap: float = 0.3
 
 
 def run(
@@ -63,6 +66,8 @@ def run(
     methods: str = ",".join(METHODS),
     seeds: int = 3,
     first_seed: int = 100,
+    parties: int = 2,
+    overlap: float = 0.3,
     processes: int = 1,
     folder: str | None = None,
 ) -> BenchResult:
@@ -76,7 +81,10 @@ def run(
     curves = product(numbered(seeds, first_seed), sizes, names if "curve" in asked else ())
     costly = product(sizes, wanted, names if "cost" in asked else ())
     cells = [Cell("curve", name, size, seed=seed) for seed, size, name in curves]
-    cells += [Cell("cost", name, size, method, first_seed) for size, method, name in costly]
+    cells += [
+        Cell("cost", name, size, method, first_seed, parties, overlap)
+        for size, method, name in costly
+    ]
     found = run_cells(run_cell, cells, folder, processes)
     return BenchResult("preflight", found, _bars(found))
 
@@ -107,9 +115,10 @@ def _sample(name: str, rows: int, seed: int) -> Table:
     return table.take(np.sort(chosen))
 
 
-def _two_sides(table: Table) -> dict[str, Table]:
-    """Every other column to the partner; labels at the bank."""
-    columns = {"bank": table.feature_names[::2], "telco": table.feature_names[1::2]}
+def _sides(table: Table, parties: int = 2) -> dict[str, Table]:
+    """Columns dealt out in turn, labels at the bank."""
+    names = ["bank", "telco", *(f"party-{number}" for number in range(3, parties + 1))]
+    columns = {name: table.feature_names[at::parties] for at, name in enumerate(names)}
     return scenario.split_columns(table, columns, label_party="bank")
 
 
@@ -129,7 +138,7 @@ def _curve_row(cell: Cell) -> dict[str, Any]:
     n, scored = cell.rows, min(SCORED, max(100, len(whole) - 2 * cell.rows))
     table = _sample(cell.dataset, 2 * n + scored, cell.seed)
     order = np.random.default_rng([cell.seed, 1]).permutation(len(table))
-    sides = _two_sides(table.take(order))
+    sides = _sides(table.take(order))
     first = {name: each.take(np.arange(n)) for name, each in sides.items()}
     few = _federation(first, cell.seed, "same-order")
     began = time.process_time()
@@ -221,15 +230,17 @@ def _scene(cell: Cell) -> tuple[Federation, Callable[[], Any]]:
         return _federation(parties, cell.seed, ""), method
     if cell.method in CROWD:
         return _federation(_labellers(table, cell.seed), cell.seed), method
-    torn = scenario.tear(_two_sides(table), overlap=0.3, label_party="bank", seed=cell.seed)
-    return _federation(torn, cell.seed), method
+    sides = _sides(table, cell.parties)
+    if cell.overlap < 1:
+        sides = scenario.tear(sides, overlap=cell.overlap, label_party="bank", seed=cell.seed)
+    return _federation(sides, cell.seed), method
 
 
 def _labellers(table: Table, seed: int) -> dict[str, Table]:
     """Two sides of columns and three parties that label, each with errors of its own."""
     label = str(table.label)
     values = table.y.unique().tolist()
-    sides = _two_sides(table)
+    sides = _sides(table)
     tables = {name: each.features for name, each in sides.items()}
     rng = np.random.default_rng([seed, 3])
     for number, error in enumerate(ERRORS[:LABELLERS]):
@@ -275,13 +286,21 @@ def facts_of(fed: Federation, *, horizontal: bool = False) -> costs.Facts:
     """From what the parties tell of their tables anyway."""
     roster, engine = fed.roster, fed.engine
     assert isinstance(engine, LocalEngine)
+    labellers = tuple(name for name, each in roster.items() if each["labelled"])
     return costs.Facts(
         {name: int(each["rows"]) for name, each in roster.items()},
         {name: int(each["features"]) for name, each in roster.items()},
-        tuple(name for name, each in roster.items() if each["labelled"]),
+        labellers,
         None if horizontal or not fed.is_aligned else fed.alignment.aligned,
+        classes=_classes(engine.site(labellers[0]).tables["train"]),
         numeric={name: _numbers(engine.site(name).tables["train"]) for name in roster},
     )
+
+
+def _classes(table: Table) -> int:
+    """How many the label has; 1 for a number."""
+    found = LabelEncoder("auto").fit(table.y, table.schema[str(table.label)])
+    return len(found.classes_) or 1
 
 
 def _numbers(table: Table) -> int:

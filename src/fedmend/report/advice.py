@@ -217,16 +217,13 @@ def _several_annotators(case: _Case) -> Advice:
         agree = "whether they agree is not known"
         if lowest is not None:
             agree = f"two of them agree with a kappa of {lowest:.2f} only"
+        words = f"{listed(facts.labellers, 6)} label; {agree}."
         tears.append(
-            case.tear(
-                "disagreement",
-                "Annotators who disagree",
-                f"{listed(facts.labellers, 6)} label; {agree}.",
-                "InC corrects the labels while it learns, and tells each which are doubtful",
-                "inc",
-            )
+            case.tear("disagreement", "Annotators who disagree", words, *_mend_of_votes(facts))
         )
     first = "inc" if tears else "majority"
+    if not any(facts.features.values()):
+        return _with_costs(tears, ["dawid-skene", "majority"], facts)
     if case.shared >= FEW_SHARED * owner.rows:
         names = sorted(("inc", "majority"), key=lambda name: name != first)
         return _with_costs(tears, names, facts)
@@ -250,6 +247,15 @@ def _several_annotators(case: _Case) -> Advice:
         before=estimate("inc", replace(facts, aligned=rows)),
     )
     return replace(advice, correct=correct)
+
+
+def _mend_of_votes(facts: Facts) -> tuple[str, str]:
+    """What mends labels that disagree, and the method's name."""
+    if any(facts.features.values()):
+        mend = "InC corrects the labels while it learns, and tells each which are doubtful"
+        return mend, "inc"
+    mend = "Dawid–Skene infers labels from the votes alone"
+    return f'{mend}; run.leave_out = ["evaluate"], as it knows no other rows', "dawid-skene"
 
 
 def _few_shared(case: _Case) -> Iterator[Tear]:
@@ -384,7 +390,8 @@ def _with_costs(
         whole += estimate("fedpsg-pum", facts)
         whole += _sum([name for name in trained if name != "local"], again)
     choosing = None
-    if tears and facts.aligned and facts.trained_on >= MIN_SHARED_TO_CHOOSE:
+    enough = facts.trained_on >= MIN_SHARED_TO_CHOOSE
+    if tears and facts.aligned and enough and any(facts.features.values()):
         choosing = estimate("auto", facts)
     methods = [{"name": name} for name in chosen]
     return Advice(tears, methods, complete, recipe=recipe, whole=whole, choosing=choosing)
