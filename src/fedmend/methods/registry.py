@@ -267,13 +267,13 @@ _RECORDS = (
         "baselines:FedAvg",
         "the labelled rows of all parties; unlabelled ones are not used",
         contest="always",
-        rate=Rate(3.5, 1.5, 0, 1.3e6),
+        rate=Rate(0.5, 7.5, 0, 1.3e6),
     ),
     _horizontal(
         "fedprox",
         "baselines:FedProx",
         "as fedavg, each party held near the common model",
-        rate=Rate(3.5, 1.5, 0, 1.3e6),
+        rate=Rate(0.5, 7.5, 0, 1.3e6),
     ),
     _horizontal(
         "fixmatch",
