@@ -122,7 +122,7 @@ def test_a_vector_counts_once_and_who_learns_products_is_named():
 def test_a_completion_is_audited(make_fed, make_frame):
     fed = make_fed(make_frame(80), aligned=40, columns=COLUMNS)
     method = fm.FedPSGPUM(
-        model="linear", tau=0.0, rounds=1, draws=2, generator_params={"epochs": 1},
+        model="linear", tau=0.0, rounds=1, generator_params={"epochs": 1},
         correlation_mode="dealer", mode="dealer",
     )  # fmt: skip
     report = Audit().run(fed, method)

@@ -19,7 +19,7 @@ def short(monkeypatch):
     """The demo with one seed, few epochs and simple models: its story, not its figures."""
     text = demo.CONFIG.replace("seeds = [0, 1, 2]", "seeds = [0]")
     text = text.replace("epochs = 40", "epochs = 4")
-    quick = 'epochs = 1 }\nmodel = "linear"\ncorrelation_mode = "dealer"\ndraws = 1'
+    quick = 'epochs = 1 }\nmodel = "linear"\ncorrelation_mode = "dealer"'
     text = text.replace("epochs = 20 }", quick)
     for name in ("local", "vfl", "risa"):
         text = text.replace(f'name = "{name}"', f'epochs = 2\nname = "{name}"')

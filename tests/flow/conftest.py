@@ -13,7 +13,7 @@ from ..conftest import empty_reports
 
 RUN = "[run]\nseeds = [0, 1]\n"
 COMPLETE = (
-    '[complete]\nmodel = "linear"\ncorrelation_mode = "dealer"\ndraws = 1\ntau = 0.2\n'
+    '[complete]\nmodel = "linear"\ncorrelation_mode = "dealer"\ntau = 0.2\n'
     "generator_params = {epochs = 1}\nalso_unmended = false\n"
 )
 CORRECT = '[correct]\nepochs = 4\nlr = 0.02\nsecure = "masks"\n'

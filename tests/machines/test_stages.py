@@ -22,7 +22,6 @@ order = "seeded"
 [complete]
 model = "linear"
 correlation_mode = "dealer"
-draws = 1
 tau = 0.2
 also_unmended = false
 generator_params = {{epochs = 1}}

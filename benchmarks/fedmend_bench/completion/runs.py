@@ -132,7 +132,7 @@ class _Work:
         if name == "vfgain":  # learns from both parties, so it cannot be fitted at b by itself
             fed = self.case.federation(seed=self.seed)
             params = {"generator_params": self.length(name)}
-            model = self.model(tau=1.0, generator=name, condition=False, draws=1, **params)
+            model = self.model(tau=1.0, generator=name, condition=False, **params)
             return completed(fed, model.fit(fed))
         own = self.case.b.take(self.case.known).features
         alone = make(name, seed=self.seed, **self.length(name)).fit(own)

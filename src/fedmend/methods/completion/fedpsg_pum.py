@@ -37,7 +37,7 @@ from fedmend.errors import ConfigError, DataError, FedmendWarning
 from fedmend.federation.federation import Federation, require_federation
 from fedmend.generate import make
 from fedmend.generate.registry import class_of, known_generators
-from fedmend.methods.completion.generation import GenerateWorker
+from fedmend.methods.completion.generation import DRAWS, GenerateWorker
 from fedmend.methods.completion.merging import FORMATS, MergeWorker, merge, open_rows
 from fedmend.methods.completion.screening import critical_rho, cv_threshold
 from fedmend.methods.completion.self_training import (
@@ -54,11 +54,11 @@ from fedmend.methods.completion.targets import MODES
 from fedmend.methods.contract import Estimator
 from fedmend.secure.correlation import RankCorrelation, Strength, rank_correlation
 from fedmend.secure.inner_product import Mode
-from fedmend.secure.published import LEAST_KEY_BITS
 
 __all__ = ["Completed", "FedPSGPUM"]
 
 LEVEL = 0.05  # of the significance that parts strong from weak columns
+FOLDS = 2  # fifths of the aligned rows by which several models are weighed for numeric columns
 # A's columns say next to nothing of weak columns: longer training adds nothing to them.
 GENERATOR_PARAMS: dict[str, dict[str, Any]] = {"vae": {"epochs": 30}}
 
@@ -71,19 +71,12 @@ RULES: Rules = {
     ),
     "protocol": one_of(("inner-product", "published")),
     "correlation_mode": one_of(get_args(Mode)),
-    "key_bits": (
-        f"a multiple of 256 from {LEAST_KEY_BITS} on",
-        lambda bits: bits >= LEAST_KEY_BITS and not bits % 256,
-    ),
     "mode": one_of(MODES),
     "rounds": at_least(1),
     "alpha": SHARE,
     "k": POSITIVE_SHARE,
     "confidence": one_of(CONFIDENCE),
-    "folds": at_least(1),
-    "draws": at_least(1),
     "min_skill": ("1 at most, or None", lambda least: least is None or least <= 1),
-    "row_order": one_of(("auto", "secret", "seeded")),
 }
 
 
@@ -111,26 +104,21 @@ class FedPSGPUM(Estimator):
     strength, tau: what makes a column of B strong: "max-abs", "mean-abs" or "mean" (as published)
     of its correlations above a number, above the critical value of "significance" (Holm-corrected
     over all pairs, at 0.05), or above the number that "cv" finds.
-    protocol, correlation_mode: of the correlation; key_bits: of its key in the mode "published".
-    mode: of the models' products.
+    protocol, correlation_mode: of the correlation. mode: of the models' products.
     model: "linear", "tree", "neural", or several of them, which are then stacked.
     linear, tree, neural: arguments for the families.
     rounds, alpha, k, confidence: of the self-training (T, threshold, share, rule).
-    folds: by how many fifths of the aligned rows, one after the other, several models are weighed
-    for numeric columns.
     beyond: models use A's columns also where they lie, on the rows only A has, beyond what they
     are on the aligned rows; otherwise columns that do so by a quarter of their range or more, on
     average, are left out (`.left_out_`), and in those that do so a little lines end there. If
     others are distributed otherwise too (`.changed_`), what those left out explain of B's numbers
     is not learnt from them.
-    generator, generator_params, condition, draws: of the weak columns; with a condition `draws`
-    generated values a cell are averaged. generator_params: None for the generator's
-    own defaults, but 30 epochs of "vae"; {"preset": "paper"} for its published settings.
+    generator, generator_params, condition: of the weak columns; with a condition ten generated
+    values a cell are averaged. generator_params: None for the generator's own defaults, but 30
+    epochs of "vae"; {"preset": "paper"} for its published settings.
     min_skill: completed columns enter `.federation` if their predictions spare at least this share
     of the error of the mean (or of the classes' shares) on rows held out; below they are missing
     there, as generated ones are, and only exported. None: all enter.
-    row_order: of A's rows, as B numbers them: "secret", or "seeded" to repeat a simulation;
-    "auto" is seeded where all parties are in one process.
 
     Fitted: ``federation``, the same parties on their mended tables, in which the completed rows are
     aligned; ``pairs_``, per (A, B) what was done with B's columns for A's rows.
@@ -163,7 +151,6 @@ class FedPSGPUM(Estimator):
     tau: float | str = "significance"
     protocol: str = "inner-product"
     correlation_mode: str = "bfv"
-    key_bits: int = 2048
     mode: str = "dealer"
     model: str | Sequence[str] = ("linear", "tree")
     linear: Mapping[str, Any] | None = None
@@ -173,14 +160,11 @@ class FedPSGPUM(Estimator):
     alpha: float = 0.8
     k: float = 0.25
     confidence: str = "spread"
-    folds: int = 2
     beyond: bool = False
     generator: str = "vae"
     generator_params: Mapping[str, Any] | None = None
     condition: bool = True
-    draws: int = 10
     min_skill: float | None = 0.1
-    row_order: str = "auto"
     seed: int = 0
 
     @classmethod
@@ -196,11 +180,10 @@ class FedPSGPUM(Estimator):
         self.require_types()
         self._check()
         run = f"mended-{secrets.token_hex(6)}"
-        seeded = self.row_order == "seeded" or (self.row_order == "auto" and fed.reproducible)
         sources = self._sources(fed)
         self.pairs_: dict[tuple[str, str], Completed] = {}
         for a in sources:
-            for b, view in open_rows(fed, a, run, seeded=seeded).items():
+            for b, view in open_rows(fed, a, run).items():
                 with view.workers(GenerateWorker, parties=[b], run=run, a=a) as workers:
                     # B may know all of A's rows from an alignment of the two
                     if view.alignment.unaligned[a]:
@@ -248,7 +231,6 @@ class FedPSGPUM(Estimator):
             protocol=self.protocol,  # type: ignore[arg-type]
             mode=self.correlation_mode,  # type: ignore[arg-type]
             strength=self.strength,  # type: ignore[arg-type]
-            key_bits=self.key_bits,
             progress=None
             if tell is None
             else lambda what, done, total: tell(f"correlation: {what}", done, total, {}),
@@ -280,7 +262,7 @@ class FedPSGPUM(Estimator):
         return {
             "run": run,
             "how": SelfTraining(
-                self.rounds, self.alpha, self.k, self.confidence, self.seed, judged, self.folds
+                self.rounds, self.alpha, self.k, self.confidence, self.seed, judged, FOLDS
             ),
             "families": self._families(),
             "params": {name: dict(given) for name, given in params.items() if given},
@@ -296,7 +278,7 @@ class FedPSGPUM(Estimator):
         params = {"seed": self.seed, **given}
         if self.generator != "vfgain":
             careful = bool(done.outcome.left_out)
-            at_b.generate(names, self.generator, params, self.condition, self.draws, careful)
+            at_b.generate(names, self.generator, params, self.condition, careful)
             return
         model: Any = make(self.generator, **params)
         model.fit(view, a=done.a, b=done.b, columns=list(done.kinds))
@@ -304,7 +286,8 @@ class FedPSGPUM(Estimator):
         if key is not None:
             at_b.offer(names, key)
         # A's rows have an order of the run already
-        made = model.impute(view, draws=self.draws, given=key, order="kept")
+        draws = DRAWS if self.condition else 1
+        made = model.impute(view, draws=draws, given=key, order="kept")
         at_b.adopt(names, made.name)
 
     # ------------------------------------------------------------------ checks

@@ -38,6 +38,7 @@ from fedmend.methods.completion.merging import (
 from fedmend.methods.completion.stacking import CAREFUL_ERRORS, shrinkage
 
 TRIAL = 1000  # most rows of a trial
+DRAWS = 10  # values a cell whose mean or majority is generated
 
 
 class GenerateWorker(Worker):
@@ -88,10 +89,9 @@ class GenerateWorker(Worker):
         generator: str,
         params: dict[str, Any],
         condition: bool,
-        draws: int,
         careful: bool = False,
     ) -> None:
-        """Fill these columns; `draws` values a cell are averaged where there is a condition.
+        """Fill these columns; `DRAWS` values a cell are averaged where there is a condition.
 
         careful: of those, numbers follow only what the trial shows beyond doubt.
         """
@@ -100,18 +100,12 @@ class GenerateWorker(Worker):
         model.set_params(seed=self.site.own_seed(model.seed, "generator")).fit(own)
         given = self._given(names) if condition else {}
         if not given:
-            made = model.sample(len(self.completion))
-        elif draws == 1:
-            made = model.sample(given=pd.DataFrame(given))
-        else:
-            made = model.impute(self._gaps(given), draws=draws)
-            self._take(names, made, self._slopes(names, model, draws, careful))
+            self._take(names, model.sample(len(self.completion)))
             return
-        self._take(names, made)
+        made = model.impute(self._gaps(given), draws=DRAWS)
+        self._take(names, made, self._slopes(names, model, careful))
 
-    def _slopes(
-        self, names: list[str], model: Generator, draws: int, careful: bool
-    ) -> dict[str, float]:
+    def _slopes(self, names: list[str], model: Generator, careful: bool) -> dict[str, float]:
         """Per numeric column how far its truth goes with what is generated, from 0 to 1."""
         trial, rows = self.completion.trial, self.completion.trial_rows[:TRIAL]
         given = {name: trial[name].iloc[:TRIAL] for name in trial if name not in names}
@@ -119,7 +113,7 @@ class GenerateWorker(Worker):
         numeric = [name for name in names if schema[name].is_numeric and self._has_values(name)]
         if not given or not numeric:
             return {}
-        made = model.impute(self._open(self.table.ids[rows], given), draws=draws)
+        made = model.impute(self._open(self.table.ids[rows], given), draws=DRAWS)
         slopes = {}
         for name in numeric:
             truth, mean = numbers(self.table.frame[name]), self._mean(name)

@@ -162,7 +162,7 @@ class RowsWorker(SealingWorker):
         return claimed
 
 
-def open_rows(fed: Federation, a: str, run: str, *, seeded: bool) -> dict[str, Federation]:
+def open_rows(fed: Federation, a: str, run: str) -> dict[str, Federation]:
     """Per other party a view of the federation in which A's rows have the run's order and names.
 
     Where A and B have aligned their tables as two (``align(fed.only(a, b))``), rows that B knows
@@ -171,7 +171,7 @@ def open_rows(fed: Federation, a: str, run: str, *, seeded: bool) -> dict[str, F
     others = [name for name in fed.names if name != a]
     rows = fed.on(f"{fed.dataset}@{run}-{a}")
     views = {}
-    with fed.workers(RowsWorker, run=run, seeded=seeded) as workers:
+    with fed.workers(RowsWorker, run=run, seeded=fed.reproducible) as workers:
         introduce(workers)
         count = workers[a].shuffle(rows.scope)
         counts = {name: fed.alignment.unaligned[name] for name in others}
