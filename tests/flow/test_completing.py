@@ -13,7 +13,6 @@ from fedmend.flow.kept import keep_completion, restore_completion
 from fedmend.flow.mending import COMPLETING
 from fedmend.report.mending import Mending
 from fedmend.report.record import RunRecord
-from fedmend.secure.correlation import rank_correlation
 from fedmend.split.labels import cell_confidence, keep_confidence
 
 from .conftest import COMPLETE as ONLY_COMPLETED
@@ -141,9 +140,8 @@ def test_whom_two_of_three_know_is_joined_not_guessed(torn, pairs):
 
 
 @pytest.mark.filterwarnings("ignore:only .* common to:fedmend.errors.PrivacyWarning")
-def test_the_published_method_from_a_file_on_a_table_with_missing_cells(workshop, monkeypatch):
+def test_the_published_method_from_a_file_on_a_table_with_missing_cells(workshop):
     """Paillier with a small key; its parties' policies must let differences out, as it says."""
-    monkeypatch.setitem(rank_correlation.__kwdefaults__, "key_bits", 1024)
     rng = np.random.default_rng(0)
     income = rng.normal(size=60)
     bank = pd.DataFrame({"customer": range(60), "income": income, "y": income > 0})
@@ -153,7 +151,7 @@ def test_the_published_method_from_a_file_on_a_table_with_missing_cells(workshop
         frame.to_csv(workshop.folder / f"{name}.csv", index=False)
     party = '[[party]]\nname = "{0}"\ndata = "{0}.csv"\nid = "customer"\n{1}\n[party.policy]\n{2}'
     preset = (
-        '[complete]\npreset = "paper"\ngenerator_params = { epochs = 1 }\n'
+        '[complete]\npreset = "paper"\nkey_bits = 1024\ngenerator_params = { epochs = 1 }\n'
         '[run]\nleave_out = ["train", "evaluate", "report"]\n'
     )
 

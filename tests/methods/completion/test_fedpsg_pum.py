@@ -504,10 +504,9 @@ def test_paper_preset_is_the_published_method():
 
 
 @pytest.mark.slow
-def test_the_published_method_end_to_end(monkeypatch):
+def test_the_published_method_end_to_end():
     """Its Paillier protocol with a small key included; other modes select the same columns."""
-    monkeypatch.setitem(rank_correlation.__kwdefaults__, "key_bits", 1024)
-    model = FedPSGPUM.paper(generator_params={"epochs": 1})
+    model = FedPSGPUM.paper(key_bits=1024, generator_params={"epochs": 1})
     told: list[tuple[str, int, int]] = []
     everything = {name: Policy(allow=frozenset(KINDS_OF_VALUES)) for name in SIDES}
     small = {"bank": ["a", "y"], "telco": ["amount", "flag"]}  # each pair costs Python's big powers

@@ -54,6 +54,7 @@ from fedmend.methods.completion.targets import MODES
 from fedmend.methods.contract import Estimator
 from fedmend.secure.correlation import RankCorrelation, Strength, rank_correlation
 from fedmend.secure.inner_product import Mode
+from fedmend.secure.published import LEAST_KEY_BITS
 
 __all__ = ["Completed", "FedPSGPUM"]
 
@@ -71,6 +72,10 @@ RULES: Rules = {
     ),
     "protocol": one_of(("inner-product", "published")),
     "correlation_mode": one_of(get_args(Mode)),
+    "key_bits": (
+        f"a multiple of 256 from {LEAST_KEY_BITS} on",
+        lambda bits: bits >= LEAST_KEY_BITS and not bits % 256,
+    ),
     "mode": one_of(MODES),
     "rounds": at_least(1),
     "alpha": SHARE,
@@ -104,7 +109,8 @@ class FedPSGPUM(Estimator):
     strength, tau: what makes a column of B strong: "max-abs", "mean-abs" or "mean" (as published)
     of its correlations above a number, above the critical value of "significance" (Holm-corrected
     over all pairs, at 0.05), or above the number that "cv" finds.
-    protocol, correlation_mode: of the correlation. mode: of the models' products.
+    protocol, correlation_mode: of the correlation; key_bits: of its key in the mode "published".
+    mode: of the models' products.
     model: "linear", "tree", "neural", or several of them, which are then stacked.
     linear, tree, neural: arguments for the families.
     rounds, alpha, k, confidence: of the self-training (T, threshold, share, rule).
@@ -151,6 +157,7 @@ class FedPSGPUM(Estimator):
     tau: float | str = "significance"
     protocol: str = "inner-product"
     correlation_mode: str = "bfv"
+    key_bits: int = 2048
     mode: str = "dealer"
     model: str | Sequence[str] = ("linear", "tree")
     linear: Mapping[str, Any] | None = None
@@ -231,6 +238,7 @@ class FedPSGPUM(Estimator):
             protocol=self.protocol,  # type: ignore[arg-type]
             mode=self.correlation_mode,  # type: ignore[arg-type]
             strength=self.strength,  # type: ignore[arg-type]
+            key_bits=self.key_bits,
             progress=None
             if tell is None
             else lambda what, done, total: tell(f"correlation: {what}", done, total, {}),
