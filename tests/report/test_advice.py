@@ -193,6 +193,26 @@ def test_a_small_table_is_foretold_within_a_factor_of_two():
     assert estimate("risa", grown).seconds > 1.6 * estimate("risa", sizes).seconds, "more epochs"
 
 
+@pytest.mark.parametrize(
+    ("rows", "shared", "columns", "classes", "seconds", "megabytes"),
+    [
+        (600, 180, [7, 7], 2, 26.8, 111),  # Adult
+        (2400, 720, [7, 7], 2, 33.0, 450),
+        (600, 180, [12, 11], 2, 11.9, 123),  # Credit
+        (2400, 1200, [12, 11], 2, 28.8, 680),
+        (600, 180, [27, 27], 7, 27.0, 446),  # Covertype
+    ],
+)
+def test_a_model_of_models_is_foretold_as_measured(
+    rows, shared, columns, classes, seconds, megabytes
+):
+    features = dict(zip(("a", "b"), columns, strict=True))
+    numeric = {"a": 5, "b": 5} if classes > 2 else {}
+    sizes = {"a": rows, "b": rows}
+    found = estimate("auto", Facts(sizes, features, ("a",), shared, 1.0, classes, False, numeric))
+    assert 0.5 < found.seconds / seconds < 2 and 0.5 < found.bytes / 1e6 / megabytes < 2
+
+
 def test_costs_of_trees_and_networks_follow_what_they_look_at():
     """Measured: an epoch has a least length, classes and columns cost trees, parties networks."""
     sizes = Facts({"a": 600, "b": 600}, {"a": 3, "b": 3}, ("a",), 200)
@@ -331,7 +351,7 @@ def test_an_alignment_is_foretold_as_measured(parties, rows, same_order, seconds
 def test_auto_is_estimated_as_it_works():
     given = method_class("auto")().get_params()
     assert (given["folds"], given["budget"]) == (FOLDS, BUDGET)
-    for rows, least, most in ((600, 3.0, 5.0), (60_000, 1.6, 3.0)):  # all folds, or two of them
+    for rows, least, most in ((600, 3.0, 5.0), (60_000, 1.5, 3.0)):  # all folds, or two of them
         facts = Facts({"a": rows, "b": rows}, {"a": 4, "b": 4}, ("a",), rows // 2)
         once = sum(
             estimate(name, facts).seconds for name in ("local", "local-trees", "boosting", "risa")
