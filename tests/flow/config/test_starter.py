@@ -48,6 +48,21 @@ def test_from_tables_with_a_guessed_id(workshop):
     assert config.party[0].label == "default" and config.party[1].label is None
 
 
+def test_votes_without_any_column_are_for_dawid_skene(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("ann", "ben", "eve"):
+        votes = {"id": range(60), "spam": rng.choice(["no", "yes"], 60)}
+        pd.DataFrame(votes).to_csv(tmp_path / f"{name}.csv", index=False)
+    files = [tmp_path / f"{name}.csv" for name in ("ann", "ben", "eve")]
+    config = load_config(write_starter(tmp_path / "new.toml", files, label="spam"))
+    assert [method.name for method in config.method] == ["dawid-skene"]
+    assert config.run.leave_out == ["evaluate"]
+    columns = pd.DataFrame({"id": range(60), "words": range(60)})
+    columns.to_csv(tmp_path / "mail.csv", index=False)
+    path = write_starter(tmp_path / "more.toml", [*files, tmp_path / "mail.csv"], label="spam")
+    assert [method.name for method in load_config(path).method] == ["auto"]
+
+
 def test_of_several_shared_columns_the_one_called_id_is_it(workshop):
     workshop.bank = workshop.bank.rename(columns={"customer": "Customer_ID"})
     workshop.write()

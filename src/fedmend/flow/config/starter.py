@@ -67,6 +67,9 @@ def starter_text(
     horizontal, copies = alike and not _any_shared(known), dict[Path, str]()
     if files and not horizontal:
         labels, copies = _own_labels(tables, ids, labels)
+    votes = len(labels) > 1 and all(
+        set(how.header) <= {ids[file], labels.get(file)} for file, how in tables.items()
+    )
     # Methods of several annotators, and of the same columns, know classes only.
     asking = labels if files and len(labels) == 1 and not horizontal else {}
     parties = [
@@ -95,6 +98,7 @@ def starter_text(
         parties=parties,
         horizontal=horizontal,
         several=len(labels) > 1,
+        votes=votes,
         rule=_rule(known),
         title=title_of(list(names.values())),
     )
