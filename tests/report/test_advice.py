@@ -147,6 +147,15 @@ def test_pseudo_labels_wait_for_a_model():
     assert [each.get("warmup") for each in found.methods] == [3, 3, None, None]
 
 
+def test_among_clients_too_auto_comes_first_and_is_foretold():
+    found = advice_of(CLINICS, None, shape="horizontal")
+    auto, by_name = found.words[-2:]
+    assert auto.startswith('To begin with: method = "auto", which tries the methods that fit')
+    assert by_name.startswith("To compare by name: SAGE, FixMatch, FedAvg")
+    # Three candidates in several folds take longer than each of them once.
+    assert found.choosing is not None and found.choosing.seconds > 2 * found.whole.seconds
+
+
 def test_labels_are_corrected_on_the_rows_that_annotators_share():
     parties = [party("bank", 9000, 9000), party("agency", 9000, 9000, {}), party("telco", 7000)]
     few, many = (advice_of(parties, 90, labellers_share=rows, **FAR).whole for rows in (100, 9000))

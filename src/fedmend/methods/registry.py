@@ -399,7 +399,8 @@ def estimate(name: str, facts: Facts) -> Cost:
 
 def _of_auto(facts: Facts) -> Cost:
     """All candidates in every fold that the budget has room for, and what is heard on all rows."""
-    horizontal, several = facts.aligned is None, len(facts.labellers) > 1
+    horizontal = facts.aligned is None
+    several = not horizontal and len(facts.labellers) > 1
     names = contestants(horizontal=horizontal, annotators=several, torn=facts.alone > 0)
     tried = [METHODS[name] for name in names]
     able = [each for each in tried if facts.classes > 1 or not each.classes_only]

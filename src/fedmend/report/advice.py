@@ -93,7 +93,8 @@ class Advice:
                 "lets the methods that fit be heard as far as held-out rows say and tells whether "
                 "federation pays"
             )
-            if any(record_of(str(method["name"])).annotators for method in self.methods):
+            records = [record_of(str(method["name"])) for method in self.methods]
+            if any(each.annotators or each.horizontal for each in records):
                 heard = "tries the methods that fit on rows set aside and trains the best"
             cost = about(self.choosing.seconds)
             yield f'To begin with: method = "auto", which {heard} ({cost}).'
@@ -359,7 +360,7 @@ def _horizontal(case: _Case) -> Advice:
         if method["name"] in ("sage", "fixmatch"):
             # Pseudo-labels of a model that has learnt nothing yet do harm (docs/benchmarks.md).
             method["warmup"] = WARMUP
-    return advice
+    return replace(advice, choosing=estimate("auto", case.facts))
 
 
 # ---------------------------------------------------------------- costs
