@@ -18,6 +18,7 @@ from typing import Any
 from fedmend._files import write_whole
 from fedmend.errors import ConfigError
 from fedmend_bench.cells import Kept
+from fedmend_bench.generators import table as generators
 from fedmend_bench.harness import BenchResult
 from fedmend_bench.risa import search
 from fedmend_bench.sage.curves import MARKS, Curve, add_curves, read_curves
@@ -31,7 +32,7 @@ HELP = "the tables of results pages, made anew from the files of results; measur
 RESULTS = Path(__file__).parents[1] / "results"
 MADE = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- made: end -->)", re.DOTALL)
 CIFAR, SEARCH, THREE = "sage-cifar10.csv", "risa-search.jsonl", "risa-three-parties.jsonl"
-ALONE = "sage-tables.jsonl"
+ALONE, MADE_ROWS = "sage-tables.jsonl", "generators.jsonl"
 BASES = {"FlexMatch+SAGE": "FedAvg+FlexMatch", "FedDB+SAGE": "FedDB", "FedDure+SAGE": "FedDure"}
 ROUNDS = (1, 5, 10, 20, 30, 50, 75, 100, 150, 200, 250, 300)
 
@@ -138,6 +139,46 @@ def _three_parties(file: Path) -> str:
             )
         lines.append(cells)
     return _markdown(["", *(name.capitalize() for name in data)], lines)
+
+
+# ---------------------------------------------------------------------------------- generators
+
+_SCORES = ("shapes", "pairs", "AUC", "dcr", "dcr share")
+_GAPS = ("20% RMSE", "20% acc", "block RMSE", "block acc")
+
+
+def _generated(file: Path, data: str) -> str:
+    """Means over seeds, of the AUC with its standard deviation."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in Kept.at(file).all():
+        if line["cell"]["data"] == data:
+            found.setdefault(line["cell"]["method"], []).append(line["found"])
+    methods = [*generators.REFERENCES, *sorted(found.keys() - {*generators.REFERENCES})]
+    lines = []
+    for method in methods:
+        cells = [method, str(len(found[method]))]
+        for key in (*_SCORES, *_GAPS):
+            values = [row[key] for row in found[method] if row.get(key) is not None]
+            told = _short(statistics.mean(values), 3) if values else "–"
+            if key == "AUC" and len(values) > 1:
+                told += f" ± {_short(statistics.stdev(values), 3)}"
+            cells.append(told)
+        lines.append(cells)
+    return _markdown(["", "seeds", *_SCORES, *_GAPS], lines)
+
+
+def _figure(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def _generator_bars(file: Path) -> str:
+    """What the means over seeds promise, without packages of others, which have one seed."""
+    rows = generators.means([line["found"] for line in Kept.at(file).all()])
+    lines = [
+        [bar.name, _figure(bar.value), str(bar.target), "yes" if bar.holds else "**no**"]
+        for bar in generators.bars_of(rows)
+    ]
+    return _markdown(["bar, means over seeds", "measured", "target", "holds"], lines)
 
 
 # ---------------------------------------------------------------------------------- SAGE
@@ -302,6 +343,10 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "risa-search-digits": (SEARCH, lambda file: _searched(file, ("digits",), (10, 50), 1000)),
     "risa-search-images": (SEARCH, lambda file: _searched(file, ("cifar10",), (1, 10, 50), 50000)),
     "risa-three-parties": (THREE, _three_parties),
+    "generators-adult": (MADE_ROWS, lambda file: _generated(file, "adult")),
+    "generators-bank": (MADE_ROWS, lambda file: _generated(file, "bank")),
+    "generators-credit": (MADE_ROWS, lambda file: _generated(file, "credit")),
+    "generators-bars": (MADE_ROWS, _generator_bars),
     "sage-tables": (ALONE, _few_labels),
     "sage-runs": (CIFAR, lambda file: _standing(file, "accuracy")),
     "sage-published": (CIFAR, lambda file: _standing(file, "accuracy_published")),
