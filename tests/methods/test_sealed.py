@@ -30,8 +30,8 @@ MORE: dict[type[SplitEstimator], dict[str, Any]] = {
     LocalVFL: {},
     RandomMatch: {},
     SSLVFL: {"pretrain_epochs": 1},
-    SFHTL: {"pretrain_epochs": 1, "warmup": 1},
-    FedCVT: {"bank": 32},
+    SFHTL: {"pretrain_epochs": 1, "epochs": 6},  # pseudo-labels come after five
+    FedCVT: {},
     FewShotVFL: {"local_updates": 10},
     AbsentPartner: {},
     RISA: {"members": 2},

@@ -36,7 +36,7 @@ FULL = {
         {"name": "telco", "sql": "select 1", "uri": "sqlite:///x.db", "id": "customer"},
     ],
     "align": {"mode": "ecdh", "minimum": 3},
-    "complete": {"source": "bank", "draws": 1},
+    "complete": {"source": "bank", "rounds": 1},
     "correct": {"to": "bank", "labellers": ["bank", "telco"], "rows": "aligned", "epochs": 3},
     "method": [
         {"name": "vfl", "epochs": 3, "label_party": "bank"},
