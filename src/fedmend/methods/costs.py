@@ -130,11 +130,7 @@ class Facts:
         return round(self._nodes() * self.outputs * (10 + own * (1 + rows / 6500)))
 
     def _nodes(self) -> float:
-        """Nodes of an output's trees that are summed over bins: how many, the data say most of.
-
-        (So does a small booster of the label party's own: it would bring four more of 38 within a
-        factor of two, for one more number that leaves the party.)
-        """
+        """Nodes of an output's trees that are summed over bins: how many, the data say most of."""
         return float(61 * max(self.rows[self.owner], 1) ** 0.36)
 
     def _bins(self) -> float:

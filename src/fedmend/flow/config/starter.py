@@ -67,9 +67,8 @@ def starter_text(
     horizontal, copies = alike and not _any_shared(known), dict[Path, str]()
     if files and not horizontal:
         labels, copies = _own_labels(tables, ids, labels)
-    votes = len(labels) > 1 and all(
-        set(how.header) <= {ids[file], labels.get(file)} for file, how in tables.items()
-    )
+    bare = [set(how.header) <= {ids[file], labels.get(file)} for file, how in tables.items()]
+    votes = len(labels) > 1 and all(bare)
     # Methods of several annotators, and of the same columns, know classes only.
     asking = labels if files and len(labels) == 1 and not horizontal else {}
     parties = [
