@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sklearn.preprocessing import LabelEncoder as Reference
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -315,6 +315,7 @@ CATEGORIES = st.one_of(
     st.sampled_from(["object", "category", "category[ordered]"]),
     st.sampled_from(["codes", "numeric"]),
 )
+@example(["", "\0"], "object", "codes")
 def test_categories_come_back_exactly(values, dtype, ordinal):
     if all(value is None for value in values):
         return

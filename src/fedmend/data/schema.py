@@ -473,7 +473,9 @@ def reject_infinite(name: str, series: pd.Series) -> None:
 
 def sorted_distinct(series: pd.Series, at_most: int | None = None) -> tuple[Any, ...] | None:
     """The distinct present values in order; None if there are more than ``at_most``."""
-    found = series.dropna().unique()
+    present = series.dropna()
+    # To pandas a text ends at its first null character: it would take "a" and "a\0" for one.
+    found = dict.fromkeys(present) if present.dtype == object else present.unique()
     if at_most is not None and len(found) > at_most:
         return None
     return tuple(sorted(python_scalar(value) for value in found))
