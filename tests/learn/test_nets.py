@@ -40,7 +40,7 @@ def test_a_bottom_joins_numbers_codes_and_blocks():
 
 
 def test_specs_survive_the_wire():
-    bottom = BottomSpec(3, (5, 7), ((1, 8, 8),), (16, 8), 6, "resnet")
+    bottom = BottomSpec(3, (5, 7), ((1, 8, 8),), (16, 8), 6, "whitened")
     assert BottomSpec.from_dict(wire.decode(wire.encode(bottom.to_dict()))) == bottom
     top = TopSpec((6, 6), (), 3)
     assert TopSpec.from_dict(wire.decode(wire.encode(top.to_dict()))) == top

@@ -12,7 +12,7 @@ from torch import nn
 from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, ConfigError, DataError, FedmendWarning, ResumeError
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
-from fedmend.learn.nets import Batch, Bottom, BottomSpec, Top, TopSpec, initialise
+from fedmend.learn.nets import CONVOLUTIONS, Batch, Bottom, BottomSpec, Top, TopSpec, initialise
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.split.config import Settings, SplitConfig
 from fedmend.split.parts import part_of
@@ -195,9 +195,8 @@ def test_images_train_beside_tables():
     for site in fed.engine.sites.values():
         site.alignments["train"] = Alignment(np.arange(120), np.arange(0))
     fed.note_alignment(AlignmentCounts(120, {"bank": 0, "scans": 0}))
-    for conv in ("cnn", "resnet"):
-        config = replace(QUICK, conv=conv, epochs=4 if conv == "cnn" else 2,
-                         settings=Settings(30, OptimizerSpec(lr=1e-2)))  # fmt: skip
+    for conv in CONVOLUTIONS:
+        config = replace(QUICK, conv=conv, epochs=4, settings=Settings(30, OptimizerSpec(lr=1e-2)))
         model = network(fed, config).fit(segments(fed))
         assert model.history[-1]["loss"] < 0.7 * model.history[0]["loss"]
 

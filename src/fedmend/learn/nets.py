@@ -54,7 +54,7 @@ class BottomSpec(Spec):
     """Everything that fixes a bottom's layers.
 
     hidden: widths of the hidden layers; () makes the bottom linear.
-    conv: "cnn", "resnet" (8 layers) or "whitened", for image blocks.
+    conv: "cnn" or "whitened", for image blocks.
     """
 
     numeric: int
@@ -345,16 +345,10 @@ class FlatBlock(nn.Module):
         return block.flatten(1)
 
 
-CONVOLUTIONS: dict[str, type[SmallCNN | ResNet8 | WhitenedNet]] = {
-    "cnn": SmallCNN,
-    "resnet": ResNet8,
-    "whitened": WhitenedNet,
-}
+CONVOLUTIONS: dict[str, type[SmallCNN | WhitenedNet]] = {"cnn": SmallCNN, "whitened": WhitenedNet}
 
 
-def _block_net(
-    shape: tuple[int, ...], spec: BottomSpec
-) -> SmallCNN | ResNet8 | WhitenedNet | FlatBlock:
+def _block_net(shape: tuple[int, ...], spec: BottomSpec) -> SmallCNN | WhitenedNet | FlatBlock:
     if len(shape) != 3:
         return FlatBlock(shape)
     if spec.conv not in CONVOLUTIONS:

@@ -2,8 +2,8 @@
 
 The protocol of `dealer.py` (three roles; masks that A and B draw from a key the coordinator C does
 not have), cut down to what the histograms of trees need: a number carries two, of 23 bits each,
-whose sums are taken modulo 2^23 one beside the other, so that one product of floats does for each;
-rows can be sampled anew for every product, and the result is for B alone:
+whose sums are taken modulo 2^23 one beside the other, so that one product of floats does for each,
+and the result is for B alone:
 
     A -> C   A' = A - P            once for a training; A holds 0/1, P is uniform
     B -> C   B' = B - Q            Q fresh for every product
@@ -126,19 +126,15 @@ class BinsSide(_Side):
     def mask(self, indicators: csr_array, number: int) -> np.ndarray:
         """A' = A - P."""
         mask = self._own("bins", number, indicators.shape)
-        self._whole, self._part = indicators, indicators.T  # as every product wants it
+        self._bins = indicators.T  # as every product wants it
         return packed(indicators.toarray().view(np.int32) - mask)
-
-    def sample(self, rows: np.ndarray | None) -> None:
-        """Products go over these rows from now on; None for all."""
-        self._part = (self._whole if rows is None else self._whole[rows]).T
 
     def share(self, number: int, count: int) -> np.ndarray:
         """S = A Q^T + R for `count` columns of B's."""
-        bins, rows = self._part.shape
+        bins, rows = self._bins.shape
         blind = self._own("blind", number, (2 * count, bins))
         mask = self._others("numbers", number, (2 * count, rows))
-        return packed(indicator_product(self._part, mask) + blind)
+        return packed(indicator_product(self._bins, mask) + blind)
 
 
 class NumbersSide(_Side):
@@ -146,10 +142,7 @@ class NumbersSide(_Side):
 
     def prepare(self, number: int, shape: tuple[int, int]) -> None:
         """Make P once for a training."""
-        self._whole = self._part = self._others("bins", number, shape).astype(np.float32)
-
-    def sample(self, rows: np.ndarray | None) -> None:
-        self._part = self._whole if rows is None else self._whole[rows]
+        self._mask = self._others("bins", number, shape).astype(np.float32)
 
     def mask(self, numbers: np.ndarray, number: int) -> np.ndarray:
         """B' = B - Q."""
@@ -161,18 +154,15 @@ class NumbersSide(_Side):
         """A B^T, int64 [k, p], from C's T."""
         rest = unpacked(told)
         blind = self._others("blind", number, rest.shape)
-        return joined(wrap(rest + ring_product(self._part, self._masked) - blind))
+        return joined(wrap(rest + ring_product(self._mask, self._masked) - blind))
 
 
 class Helper:
     """C: holds A' for a training."""
 
     def __init__(self, masked: np.ndarray) -> None:
-        self._whole = self._part = unpacked(masked).astype(np.float32)
-
-    def sample(self, rows: np.ndarray | None) -> None:
-        self._part = self._whole if rows is None else self._whole[rows]
+        self._bins = unpacked(masked).astype(np.float32)
 
     def combine(self, masked: np.ndarray, share: np.ndarray) -> np.ndarray:
         """T = A' B'^T + S."""
-        return packed(ring_product(self._part, unpacked(masked)) + unpacked(share))
+        return packed(ring_product(self._bins, unpacked(masked)) + unpacked(share))

@@ -104,7 +104,7 @@ def in_the_clear(
         CutTable([]),
         own,
         Growth(depth=3, later_missing=True, min_rows=least, **growth),
-        BoostSettings(trees, 0.0, 15, 1.0, None, trees, 0),
+        BoostSettings(trees, 0.0, 15, None, trees, 0),
         {},
     )
     boosting.grow_at_home(np.arange(500), N)
@@ -181,7 +181,7 @@ def test_outputs_weighed_at_once_are_those_of_each_alone(monkeypatch: pytest.Mon
     }
 
     def grown() -> list[np.ndarray]:
-        settings, growth = BoostSettings(5, 0.0, 15, 1.0, None, 5, 0), Growth(depth=3)
+        settings, growth = BoostSettings(5, 0.0, 15, None, 5, 0), Growth(depth=3)
         boosting = Boosting(targets, CutTable([]), own, growth, settings, {})
         boosting.grow_at_home(np.arange(N), N)
         return [task.predictions() for task in boosting.tasks]
@@ -366,7 +366,7 @@ def test_rows_held_out_are_judged_by_their_weights() -> None:
         CutTable([]),
         OwnBins.none(40),
         Growth(),
-        BoostSettings(1, 0.5, 5, 1.0, None, 1, 0),
+        BoostSettings(1, 0.5, 5, None, 1, 0),
         {},
     )
     (task,) = boosting.tasks

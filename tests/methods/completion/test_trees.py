@@ -198,7 +198,7 @@ def test_own_columns_are_cut_as_well_but_never_the_target_itself():
             ["rate", "churn"],
         ),
         Growth(depth=3, min_leaf=5),
-        BoostSettings(4, 0.0, 1, 1.0, None, 0, 0),
+        BoostSettings(4, 0.0, 1, None, 0, 0),
         dict(enumerate(sides)),
     )
     boosting.grow_at_home(np.arange(N), N)
@@ -210,27 +210,6 @@ def test_own_columns_are_cut_as_well_but_never_the_target_itself():
         scores, grown = boost_in_the_clear(usable, labels, train, "regression", 4, 3)
         assert task.outputs[0].scores == pytest.approx(scores[0], abs=1e-9)
         assert any(cut >= len(sides) for _, cuts in grown for cut in cuts.values())
-
-
-def test_sampled_rows_and_columns_are_the_same_in_all_modes():
-    a, b = joined()
-    policy = Policy(allow=frozenset(KINDS))
-
-    def predicted(mode, **options):
-        fed = federation(a, b, bank=policy, telco=policy)
-        with TreeModels(
-            fed, "bank", "telco", targets=["income"], mode=mode, **OPTIONS, **options
-        ) as models:
-            models.fit()
-            models.predict()
-        return stored(fed, models)["income"].outputs[ALIGNED:]
-
-    dealer = predicted("dealer", subsample=0.5, colsample=0.6)
-    with pytest.warns(PrivacyWarning):
-        plain = predicted("plain", subsample=0.5, colsample=0.6)
-    assert dealer.tolist() == plain.tolist()
-    for other in ({}, {"subsample": 0.5}, {"colsample": 0.6}, {"subsample": 0.5, "seed": 1}):
-        assert np.abs(predicted("dealer", **other) - dealer).max() > 0.01
 
 
 # ---------------------------------------------------------------------------------- how good
@@ -433,8 +412,8 @@ def test_bad_calls_are_refused_with_a_mend():
     a, b = joined()
     fed = federation(a, b)
     with pytest.raises(ConfigError, match="trees must be at least 1") as found:
-        TreeModels(fed, "bank", "telco", trees=0, subsample=0.0, bins=1, disclose=-1, search=0)
-    assert len(found.value.problems) == 5
+        TreeModels(fed, "bank", "telco", trees=0, bins=1, disclose=-1, search=0)
+    assert len(found.value.problems) == 4
     with pytest.raises(DataError, match="no column varies"):
         TreeModels(federation(pd.DataFrame({"x": np.ones(N)}), b), "bank", "telco")
 

@@ -31,6 +31,7 @@ CELLS = 1 << 15
 """Outputs are weighed together as long as they have no more cells: of few rows what takes long are
 operations, of many what no longer fits the cache."""
 LARGEST_LOG = 50.0  # of a count's mean
+MIN_GAIN = 1e-6  # of a split
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,6 @@ class BoostSettings:
     trees: int
     validation: float
     patience: int
-    colsample: float
     disclose: int | None
     search: int
     seed: int
@@ -285,10 +285,9 @@ class Boosting:
     # ------------------------------------------------------------------ a tree
 
     def start_tree(self, number: int, sample: np.ndarray | None, length: int) -> int:
-        """Gradients of all targets that go on, at the sampled rows; tells how many outputs."""
+        """Gradients of all targets that go on, at `sample` or all rows; how many outputs."""
         self._number = number
         self._rows = np.arange(length) if sample is None else sample
-        self._sampled = sample is not None
         counted = np.zeros(length, dtype=bool)
         counted[self._rows] = True
         self._position = np.cumsum(counted) - 1
@@ -307,25 +306,14 @@ class Boosting:
                     gradient[at, inside], curvature[at, inside], task.rows[inside], self.growth
                 )
                 output.energy = max(float((gradient[at] ** 2 / curvature[at]).sum()), 1e-12)
-                output.chosen_from = output.usable & self._drawn_columns(len(self._growing))
                 self._growing.append((task, output))
         return len(self._growing)
-
-    def _drawn_columns(self, output: int) -> np.ndarray:
-        """Which cuts belong to the columns that this tree may use."""
-        share = self.settings.colsample
-        count = len(self.cuts.layouts) + len(self.own.table.layouts)
-        if share >= 1 or count == 0:
-            return np.ones(len(self._columns), dtype=bool)
-        rng = np.random.default_rng([self.settings.seed, self._number, output])
-        drawn = rng.permutation(count)[: max(1, round(share * count))]
-        return np.isin(self._columns, drawn)
 
     def _known_source(self) -> Source:
         """The cuts B knows, as columns of zeros and ones of its own."""
         cuts = np.array(sorted(self.known), dtype=np.int64)
         rows = self._rows
-        if self._sides is None or self._sides.shape != (len(rows), len(cuts)) or self._sampled:
+        if self._sides is None or self._sides.shape != (len(rows), len(cuts)):
             self._sides = np.zeros((len(rows), len(cuts)))
             for at, cut in enumerate(cuts):
                 self._sides[:, at] = self.known[int(cut)][rows]
@@ -353,7 +341,7 @@ class Boosting:
         return [(task, output) for task, output in self._growing if output.open]
 
     def numbers(self, start: int, stop: int) -> np.ndarray:
-        """Rounded gradients and curvatures, one wanted node each: int64 [nodes, sampled rows]."""
+        """Rounded gradients and curvatures, one wanted node each: int64 [nodes, rows]."""
         wanted = self._wanted[start:stop]
         out = np.zeros((len(wanted), len(self._rows)), dtype=np.int64)
         first = 0
@@ -384,7 +372,7 @@ class Boosting:
             for output in outputs:
                 here = slice(at, at + len(output.open))
                 at = here.stop
-                left_out = ~output.chosen_from[self._cuts]
+                left_out = ~output.usable[self._cuts]
                 if left_out.any():
                     gains[here, left_out] = -np.inf
                 self._gains.append((output, gains[here], cuts[here]))
@@ -445,13 +433,13 @@ class Boosting:
         """
         if not cuts.size:  # so few rows that no bin may be cut off
             return [(0.0, -1)] * len(gains)
-        found, least = [], self.growth.min_gain
+        found = []
         for node, own, numbers in zip(output.open, gains, cuts, strict=True):
             at = int(own.argmax())
-            while node == 1 and own[at] > least and self._too_small(output, numbers[at]):
+            while node == 1 and own[at] > MIN_GAIN and self._too_small(output, numbers[at]):
                 own[at] = -np.inf
                 at = int(own.argmax())
-            found.append((float(own[at]), int(numbers[at]) if own[at] > least else -1))
+            found.append((float(own[at]), int(numbers[at]) if own[at] > MIN_GAIN else -1))
         return found
 
     def _too_small(self, output: Output, cut: int) -> bool:

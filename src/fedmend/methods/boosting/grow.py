@@ -29,17 +29,16 @@ _LOW = (1 << HALF) - 1
 class Growth:
     """How trees grow; the same for every output.
 
-    l2: on leaf values; min_gain: least gain of a split; min_leaf: least rows in a leaf (for
-    classes: 0.05 times as much curvature); min_rows: least training rows in a leaf, of whatever
-    curvature (0 where nobody's policy asks for it). later_missing: rows may come later whose cells
-    are missing where none is now; a node sends these to its larger side.
+    l2: on leaf values; min_leaf: least rows in a leaf (for classes: 0.05 times as much curvature);
+    min_rows: least training rows in a leaf, of whatever curvature (0 where nobody's policy asks for
+    it). later_missing: rows may come later whose cells are missing where none is now; a node sends
+    these to its larger side.
     """
 
     depth: int = 5
     learning_rate: float = 0.1
     l2: float = 1.0
     min_leaf: int = 20
-    min_gain: float = 1e-6
     min_rows: int = 0
     later_missing: bool = False
 
@@ -101,7 +100,6 @@ class Output:
     usable: np.ndarray
     trees: list[Tree] = field(default_factory=list)
     energy: float = 1.0  # what a perfect tree would gain
-    chosen_from: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
     def start(
         self, gradient: np.ndarray, curvature: np.ndarray, counted: np.ndarray, growth: Growth
@@ -265,7 +263,7 @@ def quantise(
     if rounding >= 1 << (HALF - 2):
         raise DataError(
             f"{len(gradient)} training rows are too many for the sums of a tree",
-            mend="subsample fewer rows",
+            mend="give a sample of them",
         )
     largest = float(np.abs(gradient).sum())
     unit = ((1 << (HALF - 1)) - rounding) / largest if largest > 0 else 1.0

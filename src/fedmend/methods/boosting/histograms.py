@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from scipy.sparse import csr_array
 
-from fedmend.errors import Refused
 from fedmend.federation.worker import exposed
 from fedmend.secure.channel import SealingWorker
 from fedmend.secure.columns import Columns, hold_columns
@@ -23,24 +22,6 @@ if TYPE_CHECKING:
     from fedmend.federation.site import Site
 
 LARGEST = 1 << 2 * HALF  # no sum of magnitudes of both halves together is larger
-
-
-def sampled_rows(seed: int, share: float, length: int) -> np.ndarray | None:
-    """The rows of one tree, known to everybody; None for all."""
-    if share >= 1:
-        return None
-    count = max(1, round(share * length))
-    return np.sort(np.random.default_rng(seed).permutation(length)[:count])
-
-
-def _enough(site: Site, rows: np.ndarray | None) -> np.ndarray | None:
-    if rows is not None and len(rows) < site.rows.least:
-        raise Refused(
-            site.name,
-            f"a tree would be grown on {len(rows)} rows, and sums rest on {site.rows.least}",
-            f"a larger share of rows, or lower min_rows in the policy of {site.name!r}",
-        )
-    return rows
 
 
 # ---------------------------------------------------------------------------------- the parties
@@ -71,11 +52,6 @@ class BinsWorker(SealingWorker):
         """The indicators of the first rows less a uniform mask that B can make again."""
         return self._with(other).mask(self.indicators[:length], number)
 
-    @exposed(kind="control")
-    def sample(self, other: str, seed: int, share: float, length: int) -> None:
-        """Products go over these rows from now on."""
-        self._with(other).sample(_enough(self.site, sampled_rows(seed, share, length)))
-
     @exposed(kind="masked")
     def bins_share(self, other: str, number: int, count: int) -> np.ndarray:
         """The indicators with B's mask, blinded."""
@@ -89,7 +65,7 @@ class BinsWorker(SealingWorker):
 
 
 class SumsWorker(SealingWorker):
-    """B's side: `numbers` int64 [k, sampled rows] in, sums int64 [k, stored] to `summed`."""
+    """B's side: `numbers` int64 [k, rows] in, sums int64 [k, stored] to `summed`."""
 
     role, counterpart = "numbers", "bins"
     model: str
@@ -101,8 +77,6 @@ class SumsWorker(SealingWorker):
 
     def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
         super().__init__(site, scope, **params)
-        self.sampled: np.ndarray | None = None  # numbers of the rows; None for all
-        self._sampled_of = 0
         self._products: dict[str, NumbersSide] = {}
 
     def _with(self, other: str) -> NumbersSide:
@@ -115,17 +89,9 @@ class SumsWorker(SealingWorker):
         """Make A's mask, once for a training."""
         self._with(other).prepare(number, (length, stored))
 
-    @exposed(kind="control")
-    def sample(self, seed: int, share: float, length: int, masked_by: str | None = None) -> None:
-        """Numbers are those of these rows from now on."""
-        self.sampled = _enough(self.site, sampled_rows(seed, share, length))
-        self._sampled_of = length
-        if masked_by is not None:
-            self._with(masked_by).sample(self.sampled)
-
     @exposed(kind="masked")
     def mask_numbers(self, other: str, number: int) -> np.ndarray:
-        """The numbers at the sampled rows less a fresh uniform mask."""
+        """The numbers less a fresh uniform mask."""
         return self._with(other).mask(self.numbers, number)
 
     @exposed(kind="control", takes={"rest": "masked"})
@@ -135,12 +101,8 @@ class SumsWorker(SealingWorker):
 
     @exposed(kind="control")
     def hold_numbers(self) -> None:
-        """For products in a session: the numbers of all rows, zero where not sampled."""
-        numbers = self.numbers
-        if self.sampled is not None:
-            numbers = np.zeros((len(self.numbers), self._sampled_of), dtype=np.int64)
-            numbers[:, self.sampled] = self.numbers
-        hold_columns(self.site, f"{self.model}:numbers", numbers, LARGEST, abs_sum=LARGEST)
+        """For products in a session."""
+        hold_columns(self.site, f"{self.model}:numbers", self.numbers, LARGEST, abs_sum=LARGEST)
 
     @exposed(kind="control")
     def take_products(self, other: str) -> None:
@@ -187,11 +149,6 @@ class DealerHistograms:
         self._helper = Helper(models.at_a.mask_bins(models.b, start, length))
         models.at_b.unmask_with(models.a, start, length, stored)
 
-    def sample(self, seed: int, share: float) -> None:
-        self._helper.sample(sampled_rows(seed, share, self.length))
-        self.models.at_a.sample(self.models.b, seed, share, self.length)
-        self.models.at_b.sample(seed, share, self.length, self.models.a)
-
     def sums(self, count: int) -> None:
         """B learns the sums of its `count` columns of numbers."""
         a, b, number = self.models.at_a, self.models.at_b, self._next()
@@ -210,7 +167,7 @@ class DealerHistograms:
 
 
 class SessionHistograms:
-    """The coordinator's half in the other modes: rows that are not sampled count as zeros."""
+    """The coordinator's half in the other modes."""
 
     def __init__(self, models: Between, length: int, stored: int, number: int) -> None:
         self.models, self.length, self._number = models, length, number
@@ -218,9 +175,6 @@ class SessionHistograms:
         fixed = Columns(models.a, "state", {"key": f"{models.model}:bins"})
         view = models.scoped("rows", length)
         self._session = ProductSession(view, fixed, models.b, mode=models.mode)
-
-    def sample(self, seed: int, share: float) -> None:
-        self.models.at_b.sample(seed, share, self.length)
 
     def sums(self, count: int) -> None:
         model = self.models.model

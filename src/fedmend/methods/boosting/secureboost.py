@@ -792,7 +792,7 @@ class TreeEnsemble(Judged):
         how, at = self.config, self._at
         names = ("depth", "learning_rate", "l2", "min_leaf")
         growth = {name: getattr(how, name) for name in names}
-        settings = BoostSettings(at.trees, validation, how.patience, 1.0, None, at.trees, how.seed)
+        settings = BoostSettings(at.trees, validation, how.patience, None, at.trees, how.seed)
         active.begin(list(segments), growth, asdict(settings), least)
         if at.grown:
             active.load_checkpoint(str(self.folder), at.number)
@@ -1010,8 +1010,8 @@ class LocalTrees(LocalOnly, SecureBoost):
     """Boosted trees at the label party."""
 
 
-# Of split networks: best weights, batches; of sums over sampled rows.
-UNUSED = ("keep_best", "restore_best", "seal_for", "sample")
+# Of split networks: best weights, batches.
+UNUSED = ("keep_best", "restore_best", "seal_for")
 WITH_PARTNERS = (
     *("load_numbers", "unmask_with", "mask_numbers", "take_sums", "hold_numbers"),
     *("take_products", "take_sides", "meet", "public_key"),
@@ -1023,7 +1023,7 @@ declare(
 )
 declare(
     "boosting",
-    but(PassiveTrees, "sample"),
+    PassiveTrees,
     but(ActiveTrees, *UNUSED, "grow_tree"),
     providers=["state"],
 )

@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 
 from fedmend._parameters import (
-    NOT_NEGATIVE,
     POSITIVE,
     POSITIVE_SHARE,
     PROPER_SHARE,
@@ -67,9 +66,8 @@ SPREAD_TREES = 30
 MIN_SPREAD = 0.05  # of the mean squared residual
 RULES: Rules = {
     **dict.fromkeys(("trees", "patience", "min_leaf"), at_least(1)),
-    **dict.fromkeys(("subsample", "colsample", "search"), POSITIVE_SHARE),
+    "search": POSITIVE_SHARE,
     **dict.fromkeys(("l2", "learning_rate"), POSITIVE),
-    "min_gain": NOT_NEGATIVE,
     "validation": PROPER_SHARE,
     "depth": ("in 1 … 12", lambda depth: 1 <= depth <= 12),
     "bins": ("in 2 … 1024", lambda bins: 2 <= bins <= 1024),
@@ -200,8 +198,8 @@ class TreeTargets(SumsWorker, StoreWorker):
 
     @exposed(kind="count")
     def start_tree(self, number: int) -> int:
-        """Gradients at the rows sampled last; tells how many outputs grow."""
-        return self.boosting.start_tree(number, self.sampled, self._length)
+        """Gradients of all rows; tells how many outputs grow."""
+        return self.boosting.start_tree(number, None, self._length)
 
     @exposed(kind="count")
     def plan_level(self) -> int:
@@ -285,7 +283,7 @@ class TreeTargets(SumsWorker, StoreWorker):
             self.boosting.cuts,
             self.boosting.own,
             replace(self._growth, depth=min(3, self._growth.depth)),
-            BoostSettings(SPREAD_TREES, 0.0, 1, 1.0, 0, 0, self._settings.seed),
+            BoostSettings(SPREAD_TREES, 0.0, 1, 0, 0, self._settings.seed),
             self._known,
         )
         if targets:
@@ -300,10 +298,9 @@ class TreeTargets(SumsWorker, StoreWorker):
 class TreeModels(TargetModels):
     """Boosted trees: squared error for numbers, logistic loss for two classes, softmax for more.
 
-    trees, depth, learning_rate, l2, min_leaf, min_gain: as usual (min_leaf in rows; for classes
-    0.05 times as much curvature).
+    trees, depth, learning_rate, l2, min_leaf: as usual (min_leaf in rows; for classes 0.05 times as
+    much curvature).
     bins: most bins of a column. least: fewest rows in a bin of A's.
-    subsample: share of rows drawn for each tree; colsample: share of columns.
     validation, patience: a share of each target's training rows is held out, and its trees stop
     when the loss there has not fallen for `patience` trees; 0.0 grows all trees.
     disclose: most cuts of A's of which B learns the sides, over the life of this object; None for
@@ -326,11 +323,8 @@ class TreeModels(TargetModels):
         learning_rate: float = 0.1,
         l2: float = 1.0,
         min_leaf: int = 20,
-        min_gain: float = 1e-6,
         bins: int = 32,
         least: int = 10,
-        subsample: float = 1.0,
-        colsample: float = 1.0,
         validation: float = 0.1,
         patience: int = 10,
         disclose: int | None = 128,
@@ -339,10 +333,10 @@ class TreeModels(TargetModels):
         **options: Any,
     ) -> None:
         check_values(SimpleNamespace(**locals()), RULES)
-        growth = Growth(depth, learning_rate, l2, min_leaf, min_gain)
+        growth = Growth(depth, learning_rate, l2, min_leaf)
         searching = max(1, round(search * trees))
-        settings = BoostSettings(trees, validation, patience, colsample, disclose, searching, seed)
-        self.trees, self.depth, self.subsample = trees, depth, subsample
+        settings = BoostSettings(trees, validation, patience, disclose, searching, seed)
+        self.trees, self.depth = trees, depth
         super().__init__(
             fed,
             a,
@@ -355,17 +349,15 @@ class TreeModels(TargetModels):
         )
         self._layouts = self.at_a.layouts()
         self._stored = CutTable(self._layouts).stored
-        self._number, self._rounds, self._seed = 0, 0, seed
+        self._number = 0
 
     def fit(self, *, progress: Progress | None = None) -> FitReport:
         length = self.at_b.reach()
-        self._rounds += 1
         needed = self.at_b.begin(self._layouts, length)
         kind = DealerHistograms if self.mode == "dealer" else SessionHistograms
         histograms = kind(self, length, self._stored, self._number) if needed else None
         grown = 0
         for tree in range(self.trees if self.targets else 0):
-            self._sample(histograms, tree, length)
             self.at_b.start_tree(tree)
             for _ in range(self.depth):
                 if not self._level(histograms):
@@ -386,15 +378,6 @@ class TreeModels(TargetModels):
 
     def predict(self, *, rows: str = "unaligned", progress: Progress | None = None) -> None:
         self.at_b.write_outputs(self._first_row(rows))
-
-    def _sample(self, histograms: Histograms | None, tree: int, length: int) -> None:
-        """Which rows the tree is grown on: drawn here, known to everybody."""
-        source = np.random.SeedSequence([self.fed.seed, self._seed, self._rounds, tree])
-        seed = int(source.generate_state(1)[0])
-        if histograms is not None:
-            histograms.sample(seed, self.subsample)
-        else:
-            self.at_b.sample(seed, self.subsample, length)
 
     def _level(self, histograms: Histograms | None) -> int:
         """One level of all trees; tells how many nodes are open after it."""
