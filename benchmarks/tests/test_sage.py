@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from fedmend.errors import ConfigError
+from fedmend.methods.horizontal.rounds import Trainer, Update
 from fedmend_bench.harness import run_bench
 from fedmend_bench.sage import data as sage_data
 from fedmend_bench.sage import table
@@ -187,22 +188,25 @@ def test_cifar_is_dealt_out_as_the_authors_do() -> None:
 # ---------------------------------------------------------------- the end of a sitting
 
 
-def test_asked_to_end_a_run_finishes_its_round_and_keeps_it(
+def test_asked_to_end_a_run_breaks_its_round_off_and_keeps_those_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    once = table._round
+    whole = run(quick=True, methods="FedAvg", rounds=4)
+    trained, train = [], Trainer.train
 
-    def interrupted(*given: object) -> dict[str, object]:
-        entry = once(*given)
-        if entry["round"] == 2:
+    def interrupted(*given: object, **more: object) -> Update:
+        trained.append(given)
+        if len(trained) == 12:  # the second client of the third round
             os.kill(os.getpid(), signal.SIGTERM)
-        return entry
+        return train(*given, **more)
 
-    monkeypatch.setattr(table, "_round", interrupted)
+    monkeypatch.setattr(Trainer, "train", interrupted)
+    monkeypatch.setattr(table, "KEEP_EVERY", 0.0)
     result = run(quick=True, methods="FedAvg,SAGE", rounds=4, folder=str(tmp_path))
-    assert [row["rounds"] for row in result.rows] == [2, 0]
-    monkeypatch.setattr(table, "_round", once)
-    assert run(quick=True, methods="FedAvg", rounds=4, folder=str(tmp_path)).rows[0]["rounds"] == 4
+    assert [row["rounds"] for row in result.rows] == [2, 0] and len(trained) == 12
+    monkeypatch.undo()
+    on = run(quick=True, methods="FedAvg", rounds=4, folder=str(tmp_path)).rows[0]
+    assert on["rounds"] == 4 and on["last"] == whole.rows[0]["last"]
 
 
 def test_too_late_for_a_round_is_too_late_for_the_next_run() -> None:
@@ -218,5 +222,7 @@ def test_too_late_for_a_round_is_too_late_for_the_next_run() -> None:
     for seconds in (500.0, 1.0, 2.0):
         clock.took(seconds)
     assert not clock.late()
-    clock.asked.set()
+    clock.end()  # between two rounds: nothing to break off
     assert clock.late()
+    with pytest.raises(table.BrokenOff), clock.round():
+        clock.end()

@@ -40,8 +40,8 @@ logger = logging.getLogger(__name__)
 NAME = "sage"
 HELP = "few labels at many clients: accuracy by round beside the paper's Table 1; resumable"
 
-# Rounds between two checkpoints.
-KEEP_EVERY = 10
+# Seconds between two checkpoints; of longer rounds each has one.
+KEEP_EVERY = 30.0
 # Rounds between two tests of the means over rounds, which move slowly.
 MEAN_EVERY = 5
 
@@ -131,8 +131,9 @@ def run(
             for each, name, number in itertools.product(alphas, names, seeds)
         ]
     here = None if folder is None else Path(folder)
-    with stop_kindly() as asked:
-        setting = Setting(*common, averages, Clock(until, asked), here)
+    clock = Clock(until)
+    with stop_kindly(clock):
+        setting = Setting(*common, averages, clock, here)
         runs = list(_runs(units, setting, forgiving=plan is not None))
     # A plan may come back to a run for more rounds.
     longest: dict[str, Curve] = {}
@@ -180,7 +181,11 @@ def _files(curve: Curve, folder: Path) -> tuple[Path, Path]:
 
 
 def _train(curve: Curve, world: World, rounds: int, setting: Setting) -> Curve:
-    """Rounds until all are done or time is up; kept in the folder as it goes."""
+    """Rounds until all are done or time is up; kept in the folder as it goes.
+
+    A round that is broken off leaves momentum and clients' states of half a round behind: the
+    checkpoint before it stands.
+    """
     estimator = estimator_of(
         curve.method,
         curve.settings["settings"],
@@ -206,9 +211,14 @@ def _train(curve: Curve, world: World, rounds: int, setting: Setting) -> Curve:
     curve.device = device_name(setting.device)
     if cuda:
         torch.cuda.reset_peak_memory_stats()
+    kept, last_kept = time.monotonic(), simulator.round
     while simulator.round < rounds and not setting.clock.late():
         began = time.monotonic()
-        entry = _round(simulator, world, means, rounds)
+        try:
+            with setting.clock.round():
+                entry = _round(simulator, world, means, rounds)
+        except BrokenOff:
+            return curve
         entry["seconds"] = time.monotonic() - began
         setting.clock.took(entry["seconds"])
         curve.rounds.append(entry)
@@ -216,9 +226,10 @@ def _train(curve: Curve, world: World, rounds: int, setting: Setting) -> Curve:
         logger.debug("%s: round %d, accuracy %.2f %%, %.3f s", *said)
         if cuda:
             curve.peak_gb = max(curve.peak_gb or 0.0, torch.cuda.max_memory_allocated() / 1e9)
-        if simulator.round % KEEP_EVERY == 0 or simulator.round == rounds:
+        if time.monotonic() - kept >= KEEP_EVERY:
             _keep(curve, simulator, means, setting.folder)
-    if simulator.round % KEEP_EVERY and simulator.round < rounds:
+            kept, last_kept = time.monotonic(), simulator.round
+    if simulator.round > last_kept:
         _keep(curve, simulator, means, setting.folder)
     return curve
 
@@ -282,16 +293,36 @@ def _round(
 # ---------------------------------------------------------------- the end of a sitting
 
 
+class BrokenOff(Exception):
+    """The process was asked to end in the middle of a round."""
+
+
 class Clock:
     """Is there time for another round? It is taken to last as long as the longer of the last two.
 
-    until: by the monotonic clock; None is for ever. asked: set when the process is to end.
+    until: by the monotonic clock; None is for ever.
     """
 
-    def __init__(self, until: float | None = None, asked: threading.Event | None = None) -> None:
+    def __init__(self, until: float | None = None) -> None:
         self.until = until
-        self.asked = asked or threading.Event()
+        self._ended = self._in_round = False
         self._last: tuple[float, ...] = ()
+
+    @contextmanager
+    def round(self) -> Iterator[None]:
+        """A round, which `end` breaks off: without a GPU it may take twenty minutes."""
+        self._in_round = True
+        try:
+            yield
+        finally:
+            self._in_round = False
+
+    def end(self) -> None:
+        """The process is to end."""
+        self._ended = True
+        if self._in_round:
+            self._in_round = False  # whoever asks twice does not cut the ending off
+            raise BrokenOff
 
     def took(self, seconds: float) -> None:
         """A round took so long."""
@@ -301,23 +332,22 @@ class Clock:
         """Once it is too late for a round it stays so: the next run would not get far either."""
         ahead = time.monotonic() + max(self._last, default=0.0)
         if self.until is not None and ahead > self.until:
-            self.asked.set()
-        return self.asked.is_set()
+            self._ended = True
+        return self._ended
 
 
 @contextmanager
-def stop_kindly() -> Iterator[threading.Event]:
-    """An event that is set when the process is asked to end (SIGTERM): a round can be finished."""
-    asked = threading.Event()
+def stop_kindly(clock: Clock) -> Iterator[None]:
+    """SIGTERM ends the sitting: what was kept is shown, and gone on with another time."""
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield
         return
 
-    def note(number: int, frame: FrameType | None) -> None:
-        asked.set()
+    def end(number: int, frame: FrameType | None) -> None:
+        clock.end()
 
-    before = signal.signal(signal.SIGTERM, note)
+    before = signal.signal(signal.SIGTERM, end)
     try:
-        yield asked
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
