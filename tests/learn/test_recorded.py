@@ -56,6 +56,22 @@ def test_one_step_for_each_shape_and_none_too_many():
     assert len(step._steps) <= 6
 
 
+def test_what_cannot_be_recorded_runs_as_it_is_and_nobody_is_told(monkeypatch, caplog):
+    asked = []
+
+    def refused(step: Any, *_: Any, **__: Any) -> None:
+        asked.append(step)
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", refused)
+    step = Recorded(Doubled, on=True)
+    for _ in range(9):
+        assert step(torch.ones(2)).tolist() == [2.0, 2.0]
+        step(torch.ones(3))
+    assert len(asked) == 1
+    assert not [each for each in caplog.records if each.levelname != "INFO"]
+
+
 def emulated(step: Any, samples: tuple[Tensor, ...], **_: Any) -> None:
     """What `torch.cuda.make_graphed_callables` does, without a GPU.
 

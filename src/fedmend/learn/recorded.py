@@ -81,7 +81,8 @@ class Recorded:
                 warnings.filterwarnings("ignore", "The AccumulateGrad node's stream")
                 torch.cuda.make_graphed_callables(step, samples, allow_unused_input=True)
         except (RuntimeError, AssertionError) as error:
-            logger.warning("steps are not recorded on %s, and so slower: %s", device, error)
+            # Nothing that anybody could mend: the same steps, launched one by one.
+            logger.info("steps on %s are launched one by one: %s", device, error)
             self._on = False
         finally:
             # Trying a step out has moved the averages of batch norm.
