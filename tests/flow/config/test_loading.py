@@ -153,6 +153,8 @@ ONE_WRONG = [
     ),
     ({"text": '[align]\nnormalize = "text"'}, "is not known: did you mean 'normalise'?"),
     ({"text": '[rport]\ntitle = "x"'}, "is not known: did you mean 'report'?"),
+    ({"head": 'shape = "horizontal"\n'}, "is not known there. Mend: write it under [run]"),
+    ({"text": '[run]\nlabel = "y"'}, "is not known there. Mend: write it under [[party]]"),
     ({"head": "align = 3\n"}, "align must be a table, got 3"),
     ({"head": "complete = 3\n"}, "complete must be a table, got 3"),
     ({"text": '[evaluate]\nmetrics = "auc"'}, "metrics must be a list in [ ], got 'auc'"),

@@ -194,6 +194,10 @@ def problem_of(error: Any, raw: Mapping[str, Any]) -> str:
     if kind == "missing":
         return f"{key} is missing. Mend: add {last} = {_EXAMPLES.get(last, '…')}"
     if kind == "extra_forbidden":
+        homes = [table for table, model in TABLES.items() if last in model.model_fields]
+        if len(homes) == 1:
+            home = {"party": "[[party]]", "policy": "[party.policy]"}.get(homes[0], f"[{homes[0]}]")
+            return f"{key} = {value!r} is not known there. Mend: write it under {home}"
         return f"{key} = {value!r} is not known: {did_you_mean(last, _known_keys(location))}"
     if kind == "too_short":
         return f"{key} is empty. Mend: give {_EXAMPLES.get(last, 'at least one')}"
