@@ -75,6 +75,27 @@ def test_a_section_with_a_table_says_its_seeds_and_a_page_its_machine(page: Path
         assert text.partition("\n")[0].endswith("(one seed)"), "its title says so"
 
 
+FEW = re.compile(r"\b(one|two|single) (seeds?|runs?)\b|\bseed \d+\b", re.IGNORECASE)
+MANY = re.compile(r"\b(seeds|splits)\b")
+SAID = re.compile(r"\b(one|two) (seeds?|runs?)\b", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_table_of_one_seed_says_so_in_its_title(page: Path) -> None:
+    """A title is that of the page or section, or what begins the paragraph above in bold."""
+    titles, lead = ["", ""], ""
+    for block in page.read_text(encoding="utf-8").split("\n\n"):
+        if block.startswith("#"):
+            head, _, block = block.partition("\n")
+            titles = [head, ""] if head.startswith("# ") else [titles[0], head]
+        if block.startswith("|"):
+            bold = re.match(r"\*+([^*]+)", lead)
+            title = " ".join([*titles, bold[1] if bold else ""])
+            assert not FEW.search(lead) or MANY.search(lead) or SAID.search(title), lead[:200]
+        elif block and not block.startswith("<!--"):
+            lead = block
+
+
 def test_files_of_results_are_all_used() -> None:
     used = {file for file, _ in TABLES.values()} | {"tabular.jsonl"}
     assert {path.name for path in RESULTS.iterdir() if path.suffix in (".jsonl", ".csv")} == used
