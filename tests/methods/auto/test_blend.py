@@ -60,10 +60,19 @@ def test_weights_are_never_negative_and_few_rows_keep_the_prior() -> None:
 def test_own_models_stay_and_partners_are_left_out_where_they_add_nothing() -> None:
     """Of few rows one standard error is much: alone, any of these would seem to do."""
     held = world((0.3, 0.3, 0.3)).rows(np.arange(0, N, 15))
-    assert (pool_of(held).weights > 0).any(0).sum() == 1
-    beside = replace(held, own=(0, 1))
+    assert (pool_of(held).weights > 0).all()
+    beside = replace(held, groups=((), (2,)))
     assert (pool_of(beside).weights > 0).any(0).tolist() == [True, True, False]
-    assert beside.members([2, 1]).own == (1,)
+    assert replace(held, groups=((2,), (1, 2))).members([2, 1]).groups == ((0,), (1, 0))
+    # Where nobody has columns of his own, partners cannot be done without.
+    assert (pool_of(replace(held, groups=((), (0, 1, 2)))).weights > 0).all()
+
+
+def test_partners_that_stand_in_for_each_other_are_not_left_out_one_by_one() -> None:
+    """Two of a kind: without either nothing is lost, without both a lot."""
+    held = world((3.0, 0.3, 0.3))
+    held = replace(held, groups=((1, 2),), outputs=held.outputs[[0, 1, 1]])
+    assert (pool_of(held).weights[:, 1:] > 0).all()
 
 
 def test_somebody_is_heard_even_where_all_mislead() -> None:
@@ -81,16 +90,14 @@ def test_a_pool_is_better_than_its_best_model_and_calibrated() -> None:
     assert sure.mean() == pytest.approx((found.argmax(1) == held.classes).mean(), abs=0.02)
 
 
-def test_what_a_pool_can_do_without_is_left_out_the_dearest_first() -> None:
-    held = world((0.3, 0.3))
-    twice = Held(held.outputs[[0, 0, 0]], held.truth, held.kind, held.fold, held.classes)
-    weights = pool_of(twice).weights
-    assert (weights[:, 0] > 0).all() and not weights[:, 1:].any()
-    # A useless model goes, two that complement each other stay.
+def test_the_dearest_group_goes_first_and_what_adds_nothing_goes() -> None:
+    """Completed rows, then all partners: those that learn from completed ones are among these."""
     noise = np.full((1, N, 2), 0.5)
     other = world((1.5, 1.5))
-    three = Held(np.concatenate([other.outputs, noise]), other.truth, other.kind, other.fold)
-    assert (pool_of(three).weights > 0).tolist() == [[True, True, False]] * 2
+    three = replace(other, outputs=np.concatenate([other.outputs, noise]))
+    for groups in (((2,), (1, 2)), ((), (2,))):
+        weights = pool_of(replace(three, groups=groups)).weights
+        assert (weights > 0).any(0).tolist() == [True, True, False]
 
 
 def test_kinds_of_rows_have_weights_of_their_own() -> None:

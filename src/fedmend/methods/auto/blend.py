@@ -3,8 +3,8 @@
 Models are pooled by their logarithms, p ∝ Π p_m^w_m with w ≥ 0 (a logarithmic opinion pool; for
 numbers Σ w_m f_m). The weights make held-out labels likely; as their sum is free they calibrate the
 pool, too. They are drawn towards equal weights, and those of each kind of row (known to partners or
-not) towards those of all rows, as far as rows are few. A model that needs partners and that a pool
-can do without, to within one standard error of the difference, is left out, the dearest first.
+not) towards those of all rows, as far as rows are few. Models that need partners are left out, all
+of them, where a pool can do without them to within one standard error of the difference.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Held:
     outputs: probabilities [m, n, C], or values [m, n]. truth: how likely what is said of each row
     is under each class [n, C] (one where the class is known), or values [n]. kind: of each row, 0
     if partners know it, otherwise 1. fold: in which it was held out. classes: class numbers [n] to
-    score by, None for numbers. noise: as in `metrics.classification`. own: the numbers of the
-    models that need no partner.
+    score by, None for numbers. noise: as in `metrics.classification`. groups: the numbers of
+    models that are heard or left out together, the dearest group first.
     """
 
     outputs: np.ndarray
@@ -50,7 +50,7 @@ class Held:
     fold: np.ndarray
     classes: np.ndarray | None = None
     noise: np.ndarray | None = None
-    own: tuple[int, ...] = ()
+    groups: tuple[tuple[int, ...], ...] = ()
 
     def rows(self, which: np.ndarray) -> Held:
         some = {name: getattr(self, name)[which] for name in ("truth", "kind", "fold")}
@@ -58,8 +58,11 @@ class Held:
         return replace(self, outputs=self.outputs[:, which], classes=classes, **some)
 
     def members(self, which: Sequence[int]) -> Held:
-        own = tuple(at for at, model in enumerate(which) if model in self.own)
-        return replace(self, outputs=self.outputs[list(which)], own=own)
+        places = {model: at for at, model in enumerate(which)}
+        groups = tuple(
+            tuple(places[model] for model in group if model in places) for group in self.groups
+        )
+        return replace(self, outputs=self.outputs[list(which)], groups=groups)
 
     def __len__(self) -> int:
         return len(self.truth)
@@ -143,25 +146,23 @@ def fitted(held: Held) -> Pool:
 
 
 def pool_of(held: Held) -> Pool:
-    """The pool of as few models as do, the dearest left out first; they come dearest last.
+    """The pool without the groups of models that it can do without.
 
-    The label party's own models ask nothing of anybody and stay: of few rows one standard error is
-    much, and one model alone was far worse on rows to come (docs/decisions).
+    One by one, two models that stand in for each other would both go. Models in no group stay: of
+    few rows one standard error is much, and one model alone was far worse on rows to come
+    (docs/decisions).
     """
-    whole = fitted(held)
-    best, reached = list(range(len(held.outputs))), losses(whole(held), held.truth)
-    pool = whole
-    while len(best) > 1:
-        for member in reversed([each for each in best if each not in held.own]):
-            rest = [each for each in best if each != member]
-            some = held.members(rest)
-            tried = fitted(some)
-            lost = losses(tried(some), held.truth) - reached
-            if lost.mean() <= lost.std() / np.sqrt(len(lost)):
-                best, pool = rest, tried
-                break
-        else:
-            break
+    pool = fitted(held)
+    best, reached = list(range(len(held.outputs))), losses(pool(held), held.truth)
+    for group in held.groups:
+        rest = [each for each in best if each not in group]
+        if not rest or len(rest) == len(best):
+            continue
+        some = held.members(rest)
+        tried = fitted(some)
+        lost = losses(tried(some), held.truth) - reached
+        if lost.mean() <= lost.std() / np.sqrt(len(lost)):
+            best, pool = rest, tried
     weights = np.zeros((2, len(held.outputs)))
     weights[:, best] = pool.weights
     return Pool(weights)

@@ -159,16 +159,18 @@ class BlendWorker(AnsweringWorker):
     ) -> dict[str, Any]:
         """How far each candidate is heard, and how well all of it does on rows held out.
 
-        candidates: the dearest last. own: those that need no partner. completed: those that learn
-        from completed rows. Told are, by kind of row: weights, each candidate's score, that of the
-        whole procedure (chosen on some folds, judged on the others), and how far it is from the
-        same with this party's own models only, and from the same without completed rows.
+        own: those that need no partner. completed: those that learn from completed rows. Told are,
+        by kind of row: weights, each candidate's score, that of the whole procedure (chosen on some
+        folds, judged on the others), and how far it is from the same with this party's own models
+        only, and from the same without completed rows.
         """
-        alone = [candidates.index(name) for name in own]
-        held = replace(self._held(candidates), own=tuple(alone))
+        alone = [at for at, name in enumerate(candidates) if name in own]
+        real = [at for at, name in enumerate(candidates) if name not in completed]
+        numbers = range(len(candidates))
+        groups = tuple(tuple(at for at in numbers if at not in rest) for rest in (real, alone))
+        held = replace(self._held(candidates), groups=groups)
         pool, chosen = pool_of(held), nested(held)
         without = nested(held.members(alone)) if alone else None
-        real = [at for at, name in enumerate(candidates) if name not in completed]
         unmended = nested(held.members(real)) if completed and real else None
         kinds = {}
         for number, kind in enumerate(KINDS):
