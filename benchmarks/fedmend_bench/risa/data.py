@@ -2,8 +2,8 @@
 known to both.
 
 Images of CIFAR-10 are cut into a left and a right half, the labels are on the left. Of tables the
-label party has the numbers and its partner the categories; where there are none, every other
-column. Of the rows that are not known to
+label party has the numbers and its partner the categories; where there are none, or nothing else,
+every other column. Of the rows that are not known to
 overlap both parties keep their side, under ids that cannot be linked (the paper's setting); test
 rows have both sides.
 """
@@ -27,7 +27,8 @@ LABELS, PARTNER = "active", "passive"
 PARTIES = (LABELS, PARTNER)
 TABLES = ("adult", "bank", "credit", "criteo-tiny")
 IMAGES = ("cifar10", "digits")
-NAMES = (*IMAGES, *TABLES, "gmsc", "covertype", "letter", "sensorless", "breast-cancer")
+NAMES: tuple[str, ...] = (*IMAGES, *TABLES, "gmsc", "covertype", "letter", "sensorless")
+NAMES += ("breast-cancer", *(f"keel-{name}" for name in datasets.KEEL))
 RARE = 10
 ALONE = "alone"
 """The scope in which every party has its side of the test rows and nobody knows the other's."""
@@ -142,7 +143,7 @@ def _text(value: object) -> object:
 
 
 def columns_of(table: Table) -> dict[str, list[str]]:
-    """Numbers to the label party, categories to its partner; every other column if there is no one.
+    """Numbers to the label party, categories to its partner; every other column if all are alike.
 
     Of Credit also the monthly repayment states, which are codes written as numbers.
     """
@@ -151,7 +152,9 @@ def columns_of(table: Table) -> dict[str, list[str]]:
         name
         for name in features
         if table.schema[name].is_categorical or (name.startswith("PAY_") and name[4:].isdigit())
-    ] or features[1::2]
+    ]
+    if not 0 < len(codes) < len(features):
+        codes = features[1::2]
     return {LABELS: [name for name in features if name not in codes], PARTNER: codes}
 
 
@@ -180,6 +183,8 @@ def tear(sides: Sides, overlap: float, seed: int, device: str = "cpu") -> World:
     common, kept = tear_rows(n, parties, overlap=overlap, seed=seed)
     rng = np.random.default_rng([seed, 23])
     tables, alignments, places = {}, {}, {}
+    # Nobody is in both training and test rows, and a party's account of rows goes by their ids.
+    first = 1 + int(sides.test[LABELS].ids.max())
     for name in parties:
         # Every party's rows in an order of their own: positions must not link them either.
         rows = np.concatenate([common, rng.permutation(kept[name])])
@@ -187,7 +192,7 @@ def tear(sides: Sides, overlap: float, seed: int, device: str = "cpu") -> World:
         taken = sides.train[name].take(rows[order])
         place = np.argsort(order)
         tables[name] = Table(
-            np.arange(len(rows)), taken.frame, schema=taken.schema, label=taken.label,
+            first + np.arange(len(rows)), taken.frame, schema=taken.schema, label=taken.label,
             blocks=taken.blocks,
         )  # fmt: skip
         alignments[name] = Alignment(place[: len(common)], np.sort(place[len(common) :]))

@@ -44,6 +44,8 @@ NAME = "tabular"
 HELP = "auto, trees and networks beside boosting in the clear, on eight torn tables"
 
 SETS = ("adult", "credit", "bank", "gmsc", "criteo-tiny", "covertype", "letter", "sensorless")
+KEEL = tuple(f"keel-{name}" for name in datasets.KEEL)
+"""Tables on which nothing was ever chosen."""
 AUTO, LEFT_JOIN = "auto", "GBDT left join"
 OURS = {
     AUTO: "auto",
@@ -115,7 +117,7 @@ def run(
             raise ConfigError("part=page shows lines that are there. Mend: -o folder=…")
         lines = [line["cell"] | line["found"] for line in Kept.at(folder).all()]
     else:
-        names = chosen("sets", sets, (*SETS, "breast-cancer"))
+        names = _sets(sets)
         asked = _asked(methods)
         shares = [float(each) for each in listed(overlap)]
         if quick:
@@ -131,6 +133,12 @@ def run(
     if page is not None:
         write_page(Path(page), spread(lines), bars, METHODS)
     return BenchResult(NAME, summary(lines), bars)
+
+
+def _sets(sets: Any) -> list[str]:
+    """Names of data sets; keel is all of that repository's."""
+    names = chosen("sets", sets, (*SETS, "breast-cancer", "keel", *KEEL))
+    return [name for each in names for name in (KEEL if each == "keel" else (each,))]
 
 
 def _asked(methods: Any) -> list[str]:
@@ -164,6 +172,7 @@ def _cells(
 _SECONDS = {"SecureBoost": 4, "LocalTrees": 3, "RISA": 9, "Local": 3, "VFL": 2, "LocalVFL": 5}
 _SECONDS |= {"FedCVT": 12, "SFHTL": 8, "FewShotVFL": 8, "SSLVFL": 4}
 _CLASSES = {"covertype": 7, "letter": 26, "sensorless": 11}
+_CLASSES |= {f"keel-{name}": size[2] - (size[2] == 2) for name, size in datasets.KEEL.items()}
 
 
 def _seconds(cell: Cell) -> float:
