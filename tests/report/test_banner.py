@@ -59,7 +59,7 @@ def test_switches_that_are_on_are_not_offered() -> None:
     assert "label_dp = 2" in lowers and "seal" in lowers and "embedding = 4" not in lowers
     every = {"embedding": 2, "label_dp": 2, "seal": True}
     (lowers,) = banner_of(SPLIT, [("vfl", every)]).lowers
-    assert lowers.startswith("These methods have no switch")
+    assert lowers.startswith("No further switch lowers it")
 
 
 def test_a_switch_for_two_kinds_is_offered_once() -> None:

@@ -112,6 +112,6 @@ def test_how_far_an_accuracy_is_known_is_told(record):
 
 def test_a_training_is_told_in_its_own_turns():
     assert turns_of([{"epoch": 1.0}, {"epoch": 2.0}]) == "2 trees"
-    assert turns_of([{"epoch": 1.0, "loss": 0.5}]) == "1 epochs"
+    assert turns_of([{"epoch": 1.0, "loss": 0.5}]) == "1 epoch"
     assert turns_of([{"round": 1.0, "loss": 0.5}] * 3) == "3 rounds"
     assert turns_of([]) == "", "of several models together"

@@ -240,7 +240,7 @@ def _lowered(
         yield f"What lowers it: {'; '.join(told)} (docs/how-to/lower-what-leaks.md)."
     elif left:
         kinds = ", ".join(f"'{each.kind}'" for each in left)
-        yield f"These methods have no switch for it; a party's policy can refuse {kinds}."
+        yield f"No further switch lowers it; a party's policy can refuse {kinds}."
 
 
 def _is_offered(switch: Switch, trained: Sequence[tuple[str, Mapping[str, Any]]]) -> bool:

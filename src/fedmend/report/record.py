@@ -21,7 +21,7 @@ from fedmend._html import html_table
 from fedmend._json import plain, reading, typed, write_json
 from fedmend._version import __version__
 from fedmend.errors import DataError
-from fedmend.report.amounts import UNTOLD, human_bytes, pretty, score_text
+from fedmend.report.amounts import UNTOLD, counted, human_bytes, pretty, score_text
 
 FORMAT = 1
 FEW_TESTED = 50
@@ -68,8 +68,8 @@ class MethodRun:
 def turns_of(history: list[dict[str, Any]]) -> str:
     """``40 epochs``; of trees nothing is told but their number, of several models together none."""
     told = {key for each in history for key in each}
-    what = "rounds" if "round" in told else "trees" if told == {"epoch"} else "epochs"
-    return f"{len(history)} {what}" if history else ""
+    what = "round" if "round" in told else "tree" if told == {"epoch"} else "epoch"
+    return counted(len(history), what) if history else ""
 
 
 @dataclass(frozen=True)
