@@ -101,6 +101,17 @@ def test_the_bars_say_when_a_promise_is_broken():
     assert [bar.holds for bar in _bars([step, local, flare])] == [False, True, False, True]
 
 
+def test_bars_of_a_quick_service_are_no_wall_times():
+    row = {"where": "2 parties", "p50 ms": 90.0, "p99 ms": 300.0, "CPU ms": 1.2, "rows/s": 2000.0}
+    table = [
+        row | {"what": "1 row, 8 askers"},
+        row | {"what": "1000 rows, 1 asker"},
+        {"what": "partners killed", "unanswered": 0},
+    ]
+    assert all(bar.holds for bar in serve._bars(table, 2, quick=True))
+    assert [bar.holds for bar in serve._bars(table, 2, quick=False)] == [False, False, False, True]
+
+
 @pytest.mark.slow
 def test_serving_leaves_no_request_without_an_answer():
     pytest.importorskip("nvflare", reason="kits need nvflare")

@@ -68,18 +68,24 @@ def run(
             table += _asked(f"{parties} parties", world.address, shared, requests, world.all)
             table.append(_killed(world, shared, seconds, killed))
             table.append(_grown(world, shared, many))
-    return BenchResult(NAME, table, _bars(table, parties))
+    return BenchResult(NAME, table, _bars(table, parties, quick))
 
 
-def _bars(table: Sequence[dict[str, Any]], parties: int) -> list[Bar]:
+def _bars(table: Sequence[dict[str, Any]], parties: int, quick: bool) -> list[Bar]:
+    """Those of `quick` hold beside other work, too: what a clock says of 80 requests is its own."""
     rows = {(row.get("where"), row["what"]): row for row in table}
     eight = rows[f"{parties} parties", "1 row, 8 askers"]
     many = rows[f"{parties} parties", f"{BATCH} rows, 1 asker"]
     kills = rows[None, "partners killed"]
-    return [
+    timed = [
         Bar.at_most("p50, 1 row, 8 askers, ms", eight["p50 ms"], 15.0),
         Bar.at_most("p99, 1 row, 8 askers, ms", eight["p99 ms"], 50.0),
-        Bar.at_least("rows a second in batches", many["rows/s"], 5000.0),
+    ]
+    if quick:
+        timed = [Bar.at_most("CPU ms a request, 8 askers", eight["CPU ms"], 4.0)]
+    return [
+        *timed,
+        Bar.at_least("rows a second in batches", many["rows/s"], 1000.0 if quick else 5000.0),
         Bar.at_most("requests without an answer during kills", kills["unanswered"], 0),
     ]
 

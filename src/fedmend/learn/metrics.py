@@ -10,6 +10,12 @@ import numpy as np
 CLASSIFICATION = ("accuracy", "auc", "f1", "log_loss")
 REGRESSION = ("rmse", "mae", "r2")
 LOWER_IS_BETTER = frozenset({"log_loss", "calibrated_loss", "rmse", "mae", "loss"})
+_WRITTEN = {name: name.upper() for name in ("auc", "f1", "rmse", "mae", "ece")} | {"r2": "R²"}
+
+
+def pretty(metric: str) -> str:
+    """A metric's name as people write it."""
+    return _WRITTEN.get(metric, metric.replace("_", " "))
 
 
 def counted(y: np.ndarray, n_classes: int, noise: np.ndarray | None = None) -> np.ndarray:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedmend.learn.metrics import pretty as pretty
+
 UNTOLD = "–"
 METRIC_WORDS = {
     "auc": "AUC: of two rows of different classes, how often the one is put before the other as it "
@@ -16,12 +18,6 @@ METRIC_WORDS = {
     "r2": "R²: the share of the label's ups and downs that is foreseen; 1 is all, 0 none.",
 }
 """What the metrics say, for people who have not met them."""
-_WRITTEN = {name: name.upper() for name in ("auc", "f1", "rmse", "mae", "ece")} | {"r2": "R²"}
-
-
-def pretty(metric: str) -> str:
-    """A metric's name as people write it."""
-    return _WRITTEN.get(metric, metric.replace("_", " "))
 
 
 def listed(names: Sequence[str], most: int | None = None) -> str:

@@ -197,7 +197,7 @@ def test_a_score_that_no_row_can_tell_is_left_out() -> None:
     model = fm.Auto(candidates=["local", "local-trees"], **BRIEF).fit(federation(frame))
     assert model.choice_ is not None
     (alone,) = (line for line in model.choice_["why"] if "only the label party knows" in line)
-    assert "auc cannot be told, as a class is not among these 360 rows." in alone
+    assert "AUC cannot be told, as a class is not among these 360 rows." in alone
     assert not any("nan" in line.split() for line in model.choice_["why"])
     assert [[*each["scores"]] for each in model.choice_["candidates"]] == [["shared"]] * 2
     record = RunRecord("few of a class", [], "auc", choice=model.choice_)

@@ -29,7 +29,7 @@ import numpy as np
 from fedmend._parameters import POSITIVE, Rules, at_least, check_values, one_of, parameters
 from fedmend.errors import ConfigError, FedmendError, FedmendWarning, Refused, ResumeError
 from fedmend.federation import Federation, require_federation
-from fedmend.learn.metrics import LOWER_IS_BETTER
+from fedmend.learn.metrics import LOWER_IS_BETTER, pretty
 from fedmend.methods.auto.folds import fold, forget, number_folds
 from fedmend.methods.auto.worker import ALONE, SHARED, BlendWorker
 from fedmend.methods.network import LabelledEstimator
@@ -572,7 +572,7 @@ def _why(choice: Mapping[str, Any], how: Auto) -> list[str]:
             judged += f"{told['rows']:,} rows)"
         lines.append(
             f"On {WORDS[kind]} {listed} decide. Chosen on some folds and judged on the others, "
-            f"{choice['metric']} {judged}."
+            f"{pretty(choice['metric'])} {judged}."
         )
     if choice["folds"] < how.folds:
         lines.append(
@@ -621,4 +621,4 @@ def _gain(metric: str, apart: float, interval: Sequence[float]) -> tuple[float, 
     sign = -1 if metric in LOWER_IS_BETTER else 1
     low, high = sorted(sign * each for each in interval or (0.0, 0.0))
     gain = sign * apart
-    return gain, low, f"{metric} {gain:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}"
+    return gain, low, f"{pretty(metric)} {gain:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}"
