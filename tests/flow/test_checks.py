@@ -263,7 +263,7 @@ def test_how_many_of_the_shared_rows_have_a_label(workshop):
     found = look(config, check_data(config))
     words = "bank has a label for 60 of its 160 rows, and for none of the 100 known to all"
     assert words in " ".join(found.torn)
-    assert [each["name"] for each in found.advice["settings"]["methods"]] == ["local"]
+    assert [each["name"] for each in found.advice["settings"]["methods"]] == ["local-trees"]
 
 
 def test_label_dp_that_does_not_hold_for_the_file_is_noted(workshop) -> None:
@@ -275,8 +275,9 @@ def test_label_dp_that_does_not_hold_for_the_file_is_noted(workshop) -> None:
     workshop.write(method='name = "vfl"\nlabel_dp = 1\n[[method]]\nname = "local-vfl"')
     (note,) = findings(workshop).notes
     assert "learns from labels as they are" in note
-    workshop.write(method='name = "vfl"\nlabel_dp = 1\n[[method]]\nname = "local"')
-    assert findings(workshop).notes == []
+    for alone in ("local", "local-trees"):
+        workshop.write(method=f'name = "vfl"\nlabel_dp = 1\n[[method]]\nname = "{alone}"')
+        assert findings(workshop).notes == []
     workshop.bank["default"] = np.arange(160) * 0.5
     workshop.write(method='name = "vfl"\nlabel_dp = 1')
     assert any("label_dp is for classes" in each for each in findings(workshop).problems)

@@ -55,35 +55,37 @@ FEW, BLOCK, PARTNER = "few-shared", "missing-block", "unlabelled-partner"
 CASES = {
     # parties, aligned, more -> tears, recipe, methods
     "nothing torn": ([party("bank", 500, 500), party("telco", 500)], 500, {},
-                     [], None, ["vfl", "local"]),
+                     [], None, ["vfl", "local-trees"]),
     "few in common": ([BANK, TELCO], 100, {}, [FEW, BLOCK, PARTNER], "complete-vfl",
-                      ["risa", "local-vfl", "local"]),
+                      ["risa", "local-vfl", "local-trees"]),
     "parts of pictures": ([LEFT, party("right", 900, columns={"image": 1})], 100, {},
                           [FEW, PARTNER], None, ["risa-images", "vfl", "local"]),
     "a picture at one party": ([LEFT, TELCO], 100, {}, [FEW, BLOCK, PARTNER], "complete-vfl",
                                ["risa", "local-vfl", "local"]),
-    "numbers": ([BANK, TELCO], 100, NUMBERS, [FEW, BLOCK], "complete-vfl", ["local-vfl", "local"]),
+    "numbers": ([BANK, TELCO], 100, NUMBERS, [FEW, BLOCK], "complete-vfl",
+                ["local-vfl", "local-trees"]),
     "too few to complete from": ([BANK, TELCO], 30, {}, [FEW, PARTNER], None,
-                                 ["risa", "vfl", "local"]),
+                                 ["risa", "vfl", "local-trees"]),
     "labels only": ([party("bank", 1000, 1000, {}), TELCO], 100, {}, [FEW, BLOCK, PARTNER],
                     "complete-vfl", ["risa", "local-vfl"]),
     "scarce labels": ([party("bank", 500, 60), party("telco", 500)], 500, {}, ["scarce-labels"],
-                      None, ["ssl-vfl", "risa", "vfl", "local"]),
-    "no shared label": ([replace(BANK, labelled_aligned=0), TELCO], 100, {}, [], None, ["local"]),
+                      None, ["ssl-vfl", "risa", "vfl", "local-trees"]),
+    "no shared label": ([replace(BANK, labelled_aligned=0), TELCO], 100, {}, [], None,
+                        ["local-trees"]),
     "annotators": (DOCTORS, 400, FAR, ["disagreement"], None, ["inc", "majority"]),
     "who agree": (DOCTORS, 400, NEAR, [], None, ["majority", "inc"]),
     "and few in common": (AGENCY, 90, FAR, ["disagreement", FEW, BLOCK, PARTNER],
-                          "correct-complete-vfl", ["risa", "local"]),
+                          "correct-complete-vfl", ["risa", "local-trees"]),
     "and fewer": (AGENCY, 40, FAR, ["disagreement", FEW, PARTNER], "correct-local-vfl",
-                  ["risa", "local"]),
+                  ["risa", "local-trees"]),
     "who agree on few": (AGENCY, 90, NEAR, [FEW, BLOCK, PARTNER], "complete-vfl",
-                         ["risa", "local"]),
+                         ["risa", "local-trees"]),
     "clients": (CLINICS, None, {**ACROSS, "skew": {"notable": ["north"]}},
                 ["scarce-labels", "skewed-clients"], None,
                 ["sage", "fixmatch", "fedprox", "fedavg"]),
     "labelled clients": ([party("n", 100, 100), party("s", 100, 100)], None, ACROSS,
                          [], None, ["fedavg"]),
-    "one party": ([party("solo", 100, 100)], None, {}, [], None, ["local"]),
+    "one party": ([party("solo", 100, 100)], None, {}, [], None, ["local-trees"]),
     "no label": ([party("bank", 100), TELCO], 50, {}, [], None, []),
     "not aligned": ([BANK, TELCO], None, {}, [], None, []),
     "nobody in common": ([BANK, TELCO], 0, {}, [], None, []),
@@ -107,7 +109,7 @@ def test_advice_in_words():
     assert "900 rows lack telco's 4 columns" in block
     assert "telco has 800 rows that nobody labels" in partner
     assert 'recipe = "complete-vfl" (FedPSG-PUM → VFL)' in begin
-    assert "RISA, LocalVFL and Local beside it" in begin
+    assert "RISA, LocalVFL and LocalTrees beside it" in begin
     assert choose.startswith('To begin with: method = "auto"')
     too_few = advice_of([BANK, TELCO], 30).words
     assert not any("auto" in sentence for sentence in too_few)  # too few to choose by
@@ -121,7 +123,7 @@ def test_advice_in_words():
     assert "trains the best" in choose and "federation pays" not in choose
     assert "InC → FedPSG-PUM → VFL" in advice_of(AGENCY, 90, **FAR).words[-1]
     solo = advice_of([party("solo", 100, 100)], None).words
-    assert solo == ["To begin with: Local; under 1 s and 40 kB in all."]
+    assert solo == ["To begin with: LocalTrees; under 1 s and 10 kB in all."]
 
 
 def test_votes_alone_are_for_methods_that_need_no_column():

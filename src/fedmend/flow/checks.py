@@ -495,8 +495,8 @@ def privacy_notes(config: Config) -> Iterator[str]:
             f"draw of its own, and together a label is reported with ε = {sum(several):g}. Mend: "
             "one label_dp for all methods, which then share a draw"
         )
-    # Of the local method nothing leaves the label party.
-    local = {each.shown_as for each in config.method if each.name == "local"}
+    # Of a method without partners nothing leaves the label party.
+    local = {each.shown_as for each in config.method if not METHODS[each.name].partners}
     plain = [title for title in given if title not in private and title not in local]
     if private and plain:
         yield (

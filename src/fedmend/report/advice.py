@@ -147,6 +147,13 @@ class _Case:
         images = sum("image" in party.columns for party in self.parties)
         return "risa-images" if images > 1 else "risa"
 
+    @property
+    def alone(self) -> list[str]:
+        """What the label party reaches by itself, which every comparison needs beside it."""
+        if not self.owner.n_columns:
+            return []
+        return ["local" if "image" in self.owner.columns else "local-trees"]
+
     def tear(self, name: str, title: str, words: str, mend: str, method: str) -> Tear:
         cost = estimate(method, self.facts)
         return Tear(name, title, words, mend, [method], cost.seconds, cost.bytes)
@@ -170,15 +177,19 @@ def advise(found: Overview) -> Advice:
     case = _Case(found, parties, facts)
     if found.shape == "horizontal":
         return _horizontal(case)
-    local_only = Advice(methods=[{"name": "local"}], whole=estimate("local", facts))
     if len(parties) < 2:
-        return local_only
+        return _alone(case)
     if not found.aligned:
         return Advice()
     if len(facts.labellers) > 1:
         return _several_annotators(case)
     # Nothing that others know can be learnt, or scored, on shared rows without a label.
-    return local_only if case.owner.labelled_aligned == 0 else _one_label_party(case)
+    return _alone(case) if case.owner.labelled_aligned == 0 else _one_label_party(case)
+
+
+def _alone(case: _Case) -> Advice:
+    methods = [{"name": name} for name in case.alone]
+    return Advice(methods=methods, whole=_sum(case.alone, case.facts))
 
 
 def _classes(found: Overview) -> int:
@@ -197,11 +208,9 @@ def _one_label_party(case: _Case) -> Advice:
     evidence = [] if case.numbers else [case.evidence]
     recipe = _recipe_for(tears)
     if recipe:
-        names = [*evidence, "local-vfl", "local"]
+        names = [*evidence, "local-vfl", *case.alone]
     else:
-        names = [*evidence, "vfl", "local"] if tears else ["vfl", "local"]
-    if not case.owner.n_columns:
-        names.remove("local")
+        names = [*(evidence if tears else []), "vfl", *case.alone]
     # Rows with a label are those that are worth completing for a training.
     complete = {"source": case.owner.name} if recipe else None
     return _with_costs(tears, names, case.facts, complete=complete, recipe=recipe)
@@ -237,7 +246,7 @@ def _several_annotators(case: _Case) -> Advice:
     correct = {"to": owner.name}
     if "correct" not in tables:
         correct = {"name": first, **correct, "among": "labellers"}
-    names = [one.evidence, *([] if recipe else ["vfl"]), *(["local"] * bool(owner.n_columns))]
+    names = [one.evidence, *([] if recipe else ["vfl"]), *one.alone]
     rows = found.labellers_share or min(facts.rows[name] for name in facts.labellers)
     advice = _with_costs(
         tears,
@@ -389,7 +398,7 @@ def _with_costs(
     if complete is not None:
         again = facts.completed()
         whole += estimate("fedpsg-pum", facts)
-        whole += _sum([name for name in trained if name != "local"], again)
+        whole += _sum([name for name in trained if record_of(name).partners], again)
     choosing = None
     enough = facts.trained_on >= MIN_SHARED_TO_CHOOSE
     if tears and facts.aligned and enough and any(facts.features.values()):
