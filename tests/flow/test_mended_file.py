@@ -63,7 +63,7 @@ def test_json_and_file(workshop, fedmend):
     config = load_config(mended)
     assert config.at(config.party[0].data).resolve() == workshop.folder / "bank.csv"
     assert config.recipe == "complete-vfl" and config.complete.params["source"] == "bank"
-    assert [each.name for each in config.method] == ["vfl", "risa", "local-vfl", "local"]
+    assert [each.name for each in config.method] == ["vfl", "risa", "local-vfl", "local-trees"]
     assert code == 0 and f"fedmend run {mended}" in "".join(out.split("\n"))
     code, _, err = fedmend(*write)
     assert code == 2 and "exists already" in err
@@ -84,14 +84,15 @@ def test_the_file_runs(workshop):
             "model": "linear",
         },
         "methods": [
-            {**each, "epochs": 1} for each in [*advice["settings"]["methods"], {"name": "vfl"}]
+            {**each, "trees" if each["name"] == "local-trees" else "epochs": 1}
+            for each in [*advice["settings"]["methods"], {"name": "vfl"}]
         ],
     }
     path = write_mended(config, advice, workshop.folder / "mended.toml")
     record = execute(plan_of(load_config(path)), workshop.folder / "runs" / "mended")
     assert {run.title for run in record.methods} == {
         "RISA", "RISA + completed rows", "VFL", "VFL + completed rows",
-        "LocalVFL", "LocalVFL + completed rows", "Local",
+        "LocalVFL", "LocalVFL + completed rows", "LocalTrees",
     }  # fmt: skip
     assert record.overview["advice"]["tears"]
 
