@@ -28,8 +28,9 @@ from fedmend.methods.risa.network import (
     mean_row,
     total_loss,
 )
-from fedmend.methods.risa.training import MAX_PASSES, Watch, batch_make_up
-from fedmend.split.features import Features
+from fedmend.methods.risa.training import MAX_PASSES, EvidenceTopModel, Watch, batch_make_up
+from fedmend.split.config import Settings
+from fedmend.split.features import ALIGNED, Features, MixedOrder
 from fedmend.split.parts import BottomPart
 
 CPU = torch.device("cpu")
@@ -284,27 +285,39 @@ def test_opinions_that_nobody_watches_are_not_fused_and_change_no_loss():
     assert total_loss(top, Objective(), **batch, fuse=False)[1] is not None
 
 
-@pytest.mark.parametrize("members", [1, 3])
-def test_the_loss_of_heads_that_is_written_down_is_the_traced_one(members):
+@pytest.mark.parametrize("solo", [-1, 0])
+def test_the_loss_of_heads_that_is_written_down_is_the_traced_one(solo, monkeypatch):
     how = Objective(activation="exp", fused=0.0, party=0.3, joint=1.0, imputed=False)
-    spec = EvidenceTopSpec((3 * members, 3 * members), (), 3, members=members)
-    generator = torch.Generator().manual_seed(0)
-    top = draw(EvidenceTop(spec), generator)
-    batch = batch_of() | {"imputed": [torch.zeros(3 * members)] * 2}
-    if members > 1:
-        batch["weights"] = (torch.rand(members, 6, generator=generator) > 0.3).float()
+    members, bottoms = 3, [6 if solo == 0 else 3, 3]
+    spec = EvidenceTopSpec(tuple(4 * n for n in bottoms), (5,), 3, members=members, solo=solo)
+    settings = Settings(precision="float64")
+    segments = [[ALIGNED, 4], ["bank", 3], ["telco", 2]]
+    groups = [np.arange(4), np.arange(4, 7), np.arange(7, 9)]
     found = []
-    for fuse in (True, False):  # opinions that are fused are traced
-        made = [torch.Generator().manual_seed(number) for number in range(2)]
+    for plain in (True, False):
+        top = draw(EvidenceTop(spec), torch.Generator().manual_seed(0))
+        model = EvidenceTopModel(
+            top, how, settings, CPU, names=["bank", "telco"], segments=segments
+        )
+        model.set_targets(np.arange(9) % 3)
+        model.walk(MixedOrder(groups, [4, 3, 2], 1, CPU))
+        model.unseen = torch.tensor([0, 1, 2, 0, -1, -1, -1, -1, -1])
+        assert model._is_plain
+        if not plain:
+            monkeypatch.setattr(EvidenceTopModel, "_is_plain", False)
         # So large that some evidence is cut off.
-        sides = [
-            (20 * torch.randn(6, 3 * members, generator=each)).requires_grad_() for each in made
+        made = torch.Generator().manual_seed(1)
+        whole = [
+            (20 * torch.randn(rows + 1, 4 * n, generator=made, dtype=torch.float64))
+            for rows, n in zip((7, 6), bottoms, strict=True)
         ]
-        total, _ = total_loss(top, how, **batch | {"sides": sides}, fuse=fuse)
+        for each in whole:
+            each.requires_grad_()
+        (total,) = model.judge(whole, torch.arange(9))
         total.backward()
-        found.append([total.detach(), *(side.grad for side in sides)])
-    assert found[0][1].abs().sum() > 0
-    torch.testing.assert_close(found[0], found[1])
+        found.append([total.detach(), *(each.grad for each in whole), model.optimizer.gradient])
+    assert all(each.abs().sum() > 0 for each in found[0])
+    torch.testing.assert_close(found[0], found[1], check_dtype=False, rtol=1e-5, atol=1e-7)
 
 
 def test_absent_parties_have_no_say_unless_imputed():

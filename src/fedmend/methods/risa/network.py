@@ -58,6 +58,12 @@ class MemberLinear(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         return torch.baddbmm(self.bias, values, self.weight)
 
+    def back(self, values: Tensor, slope: Tensor) -> Tensor:
+        """The slope of the values; those of the layer are left where its optimizer looks."""
+        torch.bmm(values.mT, slope, out=self.weight.grad)
+        torch.sum(slope, 1, keepdim=True, out=self.bias.grad)
+        return torch.bmm(slope, self.weight.mT)
+
     @torch.no_grad()
     def draw(self, generator: torch.Generator) -> None:
         """As `nets.initialise` draws linear layers."""
@@ -138,9 +144,9 @@ class BottomEnsemble(nn.Module):
     def joined(self, numeric: Tensor, others: Sequence[Tensor]) -> Tensor:
         """Embeddings of rows, given their numbers and what tables and networks make of the rest."""
         rows, members = len(numeric), self.spec.members
-        pieces = [numeric[:, None].expand(-1, members, -1)]
-        pieces += [each.view(rows, members, -1) for each in others]
-        found = self.body(torch.cat(pieces, 2).transpose(0, 1))
+        inputs = numeric.expand(members, -1, -1)
+        pieces = [each.view(rows, members, -1).transpose(0, 1) for each in others]
+        found = self.body(torch.cat([inputs, *pieces], 2) if pieces else inputs)
         return found.transpose(0, 1).reshape(rows, -1)
 
     def take_networks(self, other: Bottom) -> None:
@@ -421,14 +427,7 @@ def total_loss(
     if top.spec.joint:
         outputs.append(top.together(sides))
     # All sources at once: on few rows a step is as long as it has operations.
-    stacked = torch.stack(outputs)
-    if how.plain and not fuse and not targets.is_floating_point() and parties and top.spec.joint:
-        sources = torch.stack([*(weights * present[party] for party in parties), weights])
-        sources = sources / sources.sum(-1, keepdim=True).clamp_min(1e-6)
-        sources[:-1] *= how.party
-        hard = nn.functional.one_hot(targets, stacked.shape[-1]).to(stacked.dtype)
-        return ev.SummedLoss.apply(stacked, hard, sources), None
-    given = how.opinion(stacked)
+    given = how.opinion(torch.stack(outputs))
     total = sides[0].new_zeros(())
     if how.party or how.joint:
         lost = how.rows_loss(given, targets, likely)
@@ -473,3 +472,49 @@ def _torn(sides: Sequence[Tensor], imputed: Sequence[Tensor], overlapping: int) 
         )
         for m in range(parties)
     ]
+
+
+class PlainLoss(torch.autograd.Function):
+    """`total_loss` of an ensemble whose heads learn by their own losses alone (`Objective.plain`).
+
+    Slopes are written down instead of traced, those of the heads left where their optimizer looks,
+    and a party's head judges only rows it knows: on few rows a step takes as long as it has
+    operations. index: by party and row of the batch the row of its embeddings, of which the last is
+    the mean row. given: what is wanted of the rows that each party knows, party by party, then of
+    all; their weights; and every party's embeddings.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, top: EvidenceTop, index: Sequence[Tensor], *given: Tensor) -> Tensor:
+        nets: list[Any] = [*top.heads, top.joint]
+        count, sides, joined = top.spec.members, [], []
+        for number, (each, places) in enumerate(zip(given[2:], index, strict=True)):
+            bottoms = 2 * count if number == top.spec.solo else count
+            sides.append(torch.relu(each.unflatten(1, (bottoms, -1)).transpose(0, 1)))
+            joined.append(sides[-1][:count].index_select(1, places))
+        inputs = [*(side[-count:, :-1] for side in sides), torch.cat(joined, 2)]
+        hidden = [net[0](values).relu_() for net, values in zip(nets, inputs, strict=True)]
+        outputs = [net[2](values) for net, values in zip(nets, hidden, strict=True)]
+        loss, slope = ev.summed_loss(torch.cat(outputs, 1), *given[:2])
+        slopes, sizes = [], [values.shape[1] for values in inputs]
+        for net, first, inner, part in zip(
+            nets, inputs, hidden, slope.split(sizes, 1), strict=True
+        ):
+            slopes.append(net[0].back(first, _relu_back(net[2].back(inner, part), inner)))
+        parts = slopes.pop().split([side.shape[2] for side in sides], 2)
+        ctx.slopes = []
+        for side, places, own, part in zip(sides, index, slopes, parts, strict=True):
+            slope = torch.zeros_like(side)
+            slope[-count:, :-1] = own
+            slope[:count].index_add_(1, places, part)
+            ctx.slopes.append(_relu_back(slope, side).transpose(0, 1).flatten(1))
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> Any:
+        return None, None, None, None, *ctx.slopes
+
+
+def _relu_back(slope: Tensor, values: Tensor) -> Tensor:
+    """The slope before a ReLU, in place of that behind it."""
+    return torch.ops.aten.threshold_backward.grad_input(slope, values, 0, grad_input=slope)

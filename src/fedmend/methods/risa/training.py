@@ -25,6 +25,7 @@ from fedmend.methods.risa.network import (
     EvidenceTop,
     MeanRow,
     Objective,
+    PlainLoss,
     embed,
     total_loss,
 )
@@ -233,6 +234,9 @@ class EvidenceTopModel(_ByEpochs, TopModel):
     def judge(self, whole: Sequence[Tensor], numbers: Tensor) -> tuple[Tensor, ...]:
         """The loss of a batch and, where rows are watched, the fused opinion on each of them."""
         assert self.targets is not None
+        targets, weights = self.targets.index_select(0, numbers), self._row_weights(numbers)
+        if self._is_plain:
+            return (self._plain_loss(whole, targets, weights),)
         sides = [
             side.index_select(0, index)
             for side, (index, _) in zip(whole, self._layout, strict=True)
@@ -249,14 +253,32 @@ class EvidenceTopModel(_ByEpochs, TopModel):
             imputed,
             present,
             self.order.counts[0] if self.segments[0] == ALIGNED else 0,
-            self.targets.index_select(0, numbers),
-            self._row_weights(numbers),
+            targets,
+            weights,
             likely=self.likely,
             fuse=self.watch is not None,
         )
         if self.watch is None or fused is None:
             return (total,)
         return total, self._agreed(fused, numbers)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether slopes can be written down; on a GPU steps may be recorded instead."""
+        spec, how = self.top.spec, self.how.plain and self.watch is None and not self.likely
+        heads = spec.heads and spec.joint and len(spec.hidden) == 1 < spec.members
+        here = self.device.type == "cpu" and self.settings.precision != "bf16"
+        return how and heads and here and not spec.same_head and not self.reliable
+
+    def _plain_loss(self, whole: Sequence[Tensor], targets: Tensor, weights: Tensor) -> Tensor:
+        known = [self._places[name] for name in self.names]
+        counts = [*(weights.index_select(1, rows) for rows in known), weights]
+        shares = [each / each.sum(-1, keepdim=True).clamp_min(1e-6) for each in counts]
+        shares[:-1] = [each * self.how.party for each in shares[:-1]]
+        hard = nn.functional.one_hot(targets, self.top.spec.out)
+        wanted = torch.cat([*(hard.index_select(0, rows) for rows in known), hard])
+        index = [index for index, _ in self._layout]
+        return PlainLoss.apply(self.top, index, wanted, torch.cat(shares, 1), *whole)
 
     def _trusted(self, name: str, side: Tensor, imputed: Tensor, numbers: Tensor) -> Tensor:
         """The imputed embedding where a side is not trusted at all, else as far to the side."""
