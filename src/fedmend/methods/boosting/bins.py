@@ -297,12 +297,14 @@ class LeftToAsk:
         cuts = np.array(sorted(known), dtype=np.int64)
         for number, (first, last) in enumerate(table.bounds):
             bins = np.arange(last - first + 1)
-            codes = np.broadcast_to(bins, (len(table.layouts), len(bins)))
-            label = np.zeros(len(bins) + rows, np.int64)
-            for cut in cuts[table.columns[cuts] == number]:
-                left = np.concatenate([table.goes_left(cut, codes), known[cut][:rows]])
-                label = 2 * label + left
-                label = (np.cumsum(np.bincount(label) > 0) - 1)[label]
+            here = cuts[table.columns[cuts] == number][:, None]
+            sides = (bins >= table._begins[here]) & (bins < table._ends[here])
+            sides |= table._rest[here] & (bins == last - first)
+            told = np.array([known[int(cut)][:rows] for cut in here[:, 0]], bool)
+            sides = np.hstack([sides, told.reshape(len(here), rows)])
+            blank = np.zeros((1, sides.shape[1]), bool)
+            bits = np.packbits(np.concatenate([blank, sides]), axis=0).T.copy()
+            label = np.unique(bits.view(f"V{bits.shape[1]}"), return_inverse=True)[1].reshape(-1)
             own = label[: len(bins)]
             follows = np.full(len(bins), -1)  # for each class
             follows[own] = first + bins
