@@ -211,6 +211,25 @@ def test_advice_goes_by_the_rows_that_are_trained_on(workshop):
     assert look(config, check_data(config)).advice["settings"]["recipe"] == "complete-vfl"
 
 
+def test_what_the_file_itself_asks_for_is_foretold(workshop):
+    """The advice tells of what it advises; here it is the encryption that the file has."""
+    takes = {}
+    for mode in ("dealer", "bfv"):
+        workshop.write(method=f'name = "boosting"\nmode = "{mode}"\n[[method]]\nname = "sfhtl"')
+        config = load_config(workshop.config)
+        found = look(config, check_data(config))
+        takes[mode] = found.takes
+        assert dict(found.sections())["What this file takes"] == found.takes["words"]
+    assert takes["bfv"]["bytes"] > 50 * takes["dealer"]["bytes"]
+    *parts, whole = takes["bfv"]["words"]
+    assert [each.partition(":")[0] for each in parts] == [
+        "start and report",
+        "alignment",
+        "SecureBoost",
+    ]
+    assert whole.startswith("All of it: about ") and "SFHTL takes, which was not measured" in whole
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is an accelerator here")
 def test_a_device_that_is_not_there(workshop):
     workshop.write('[run]\ndevice = "cuda"\n')

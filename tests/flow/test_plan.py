@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from fedmend.flow import Plan, plan_of
 from fedmend.flow.config import Config
 from fedmend.flow.mending import completion_params
+from fedmend.methods.costs import Facts
+from fedmend.methods.registry import estimate
 
 FILE = {
     "party": [
@@ -81,3 +84,43 @@ def test_rows_of_the_party_that_labels_are_completed(labellers, params, source):
         alignment=SimpleNamespace(unaligned={"bank": 9, "telco": 9, "registry": 9, "archive": 0}),
     )
     assert completion_params(params, fed).get("source") == source
+
+
+SIZES = Facts({"bank": 600, "telco": 500}, {"bank": 7, "telco": 7}, ("bank", "telco"), 200)
+
+
+def test_what_a_file_takes_is_that_of_all_its_parts():
+    """Seeds, methods with their own settings, and what comes before them."""
+    once = plan().costs(SIZES)
+    assert list(once) == ["start and report", "alignment", "Local", "VFL", "majority vote"]
+    of_telco = replace(SIZES, labellers=("telco",))
+    assert once["VFL"] == estimate("vfl", of_telco, {"epochs": 2})
+    assert once["VFL"].seconds < 0.5 * estimate("vfl", of_telco).seconds
+    often = plan(run={"seeds": [1, 2, 3]}).costs(SIZES)
+    assert often["VFL"].seconds == pytest.approx(3 * once["VFL"].seconds)
+    assert often["alignment"] == once["alignment"]
+    mended = plan(complete={}, correct={"name": "dawid-skene", "to": "bank"}).costs(SIZES)
+    assert list(mended)[2:4] == ["Dawid–Skene", "FedPSG-PUM"]
+    # Labels are inferred, and no network learns them; completed rows are more rows.
+    assert mended["Dawid–Skene"].seconds < 0.7 * estimate("dawid-skene", SIZES).seconds
+    assert mended["VFL + corrected labels + completed rows"].bytes >= once["VFL"].bytes
+    few = plan(correct={"among": "labellers"}).costs(replace(SIZES, aligned=9000), among=100)
+    assert few["InC"] == estimate("inc", replace(SIZES, aligned=100))
+
+
+def test_what_nobody_measured_is_not_foretold():
+    found = plan(method=[{"name": "sfhtl"}, {"name": "vfl"}]).costs(SIZES)
+    assert found["SFHTL"] is None and found["VFL"] is not None
+
+
+def test_a_choice_among_methods_is_foretold_with_what_the_file_says_of_it():
+    parts = [{"name": "auto", "label_party": "bank", **more} for more in ({}, {"folds": 2})]
+    usual, short = (plan(method=[each]).costs(SIZES)["Auto"].seconds for each in parts)
+    assert short < 0.6 * usual
+    one = {"name": "auto", "label_party": "bank", "candidates": ["boosting"]}
+    dealer, bfv = (
+        plan(method=[one | {"mode": mode}]).costs(SIZES)["Auto"] for mode in ("dealer", "bfv")
+    )
+    assert bfv.bytes > 50 * dealer.bytes
+    completed = plan(method=parts[:1], complete={}).costs(SIZES)
+    assert completed["Auto + completed rows"].seconds > 0

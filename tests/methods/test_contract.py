@@ -35,7 +35,6 @@ def test_a_record_says_what_the_class_is(name):
     assert kind.predicts == (name in METHODS)
     assert (DOCS / f"{record.page}.md").is_file()
     assert record.words and len(record.words) <= 80
-    assert (record.rate is None) == (record.units is None)
     assert declared()[name].calls, "a party knows which workers it may use"
 
 

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from fedmend.methods.costs import Facts
+from fedmend.methods.costs import Facts, cost_of_alignment
 from fedmend.methods.recipes import RECIPES
 from fedmend.methods.registry import (
     BUDGET,
     COMPLETIONS,
     FOLDS,
     METHODS,
-    cost_of_alignment,
     estimate,
     method_class,
     record_of,
@@ -178,7 +177,7 @@ def test_costs_grow_with_rows_and_parties():
     many = Facts({"a": 9000, "b": 9000}, {"a": 3, "b": 3}, ("a",), 6000)
     three = Facts({"a": 100, "b": 100, "c": 100}, {"a": 3, "b": 3, "c": 3}, ("a",), 50)
     for method, record in RATED.items():
-        assert record.amount(many) > record.amount(few)
+        assert record.rate.units(many) > record.rate.units(few)
         assert estimate(method, many).seconds >= estimate(method, few).seconds
         assert estimate(method, three).bytes >= estimate(method, few).bytes
     assert few.completed().shared == 100
@@ -237,7 +236,7 @@ def test_costs_of_trees_and_networks_follow_what_they_look_at():
     )
     for method in ("local", "vfl", "local-vfl"):
         many = estimate(method, replace(sizes, classes=10)).seconds
-        assert 1.5 < many / estimate(method, sizes).seconds < 2.5
+        assert 1.5 < many / estimate(method, sizes).seconds < 3
 
 
 @pytest.mark.parametrize(
@@ -315,18 +314,66 @@ def test_evidence_of_annotators_is_sent_in_rounds():
         sizes = {f"p{at}": 600 for at in range(annotators + 2)}
         features = dict.fromkeys(sizes, 0) | {"p0": 7, "p1": 7}
         facts = Facts(sizes, features, tuple(sizes)[2:], 600, classes=classes)
-        assert 0.65 < estimate("dawid-skene", facts).bytes / 1e6 / megabytes < 1.5
+        assert 0.5 < estimate("dawid-skene", facts).bytes / 1e6 / megabytes < 2
     alone = replace(facts, features=dict.fromkeys(sizes, 0))
     assert alone.voted() == 0, "there is no network without a column"
 
 
-def test_what_learners_from_votes_send_grows_with_the_rows():
-    """Means of `majority` and `dawid-skene` on Adult, Credit and Bank, two parties with columns."""
-    for rows, megabytes in ((600, 9.8), (1200, 27.8), (2400, 25.0)):
-        sizes = dict.fromkeys(("a", "b", "c", "d", "e"), rows)
-        features = dict.fromkeys(sizes, 0) | {"a": 7, "b": 7}
-        found = estimate("dawid-skene", Facts(sizes, features, ("c", "d", "e"), rows))
-        assert 0.65 < found.bytes / 1e6 / megabytes < 1.6
+@pytest.mark.parametrize(
+    ("name", "rows", "seconds", "megabytes"),
+    [
+        ("majority", 600, 0.7, 8.1),
+        ("majority", 2400, 2.4, 19.3),
+        ("majority", 6000, 5.9, 64.3),
+        ("dawid-skene", 600, 1.8, 17.1),
+        ("dawid-skene", 2400, 3.4, 34.5),
+        ("dawid-skene", 6000, 7.3, 93.4),
+    ],
+)
+def test_learners_from_votes_are_foretold_as_measured(name, rows, seconds, megabytes):
+    """Means of Adult, Credit and Bank, three annotators and two parties with columns."""
+    sizes = dict.fromkeys(("a", "b", "c", "d", "e"), rows)
+    features = dict.fromkeys(sizes, 0) | {"a": 7, "b": 7}
+    found = estimate(name, Facts(sizes, features, ("c", "d", "e"), rows))
+    assert 0.65 < found.bytes / 1e6 / megabytes < 1.6 and 0.5 < found.seconds / seconds < 2
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "shared", "classes", "seconds", "megabytes"),
+    [
+        ("vfl", 600, 600, 2, 1.8, 16.7),  # means of Adult, Bank, Credit and Give me some credit
+        ("vfl", 2400, 2400, 2, 3.8, 33.3),
+        ("vfl", 6000, 6000, 2, 8.6, 90.8),
+        ("vfl", 2400, 720, 2, 1.7, 20.0),
+        ("vfl", 2400, 2400, 26, 16.2, 241),  # Letter
+        ("local-vfl", 2400, 720, 2, 2.6, 33.0),
+        ("local", 600, 600, 2, 0.8, 0.09),
+        ("local", 2400, 2400, 2, 2.5, 0.24),
+        ("local", 6000, 6000, 2, 5.2, 0.56),
+        ("local", 6000, 6000, 7, 7.6, 0.83),  # Covertype
+    ],
+)
+def test_networks_are_foretold_as_measured(name, rows, shared, classes, seconds, megabytes):
+    facts = Facts({"a": rows, "b": rows}, {"a": 7, "b": 7}, ("a",), shared, classes=classes)
+    found = estimate(name, facts)
+    assert 0.6 < found.seconds / seconds < 1.6 and 0.6 < found.bytes / 1e6 / megabytes < 1.6
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "numbers", "seconds", "megabytes"),
+    [
+        *((600, 7, 1, 13.3, 29.3), (2400, 7, 1, 28.2, 121)),  # Adult
+        *((600, 10, 5, 8.5, 19.0), (2400, 10, 5, 25.3, 53.5)),  # Bank
+        *((600, 11, 9, 7.2, 10.3), (2400, 11, 9, 12.2, 19.6)),  # Credit
+        (600, 5, 5, 5.4, 7.8),  # Give me some credit
+    ],
+)
+def test_completion_is_foretold_as_measured(rows, columns, numbers, seconds, megabytes):
+    """30 % of the rows are shared; categories cost more than numbers."""
+    features, numeric = {"a": 7, "b": columns}, {"a": 7, "b": numbers}
+    facts = Facts({"a": rows, "b": rows}, features, ("a",), round(0.3 * rows), numeric=numeric)
+    found = estimate("fedpsg-pum", facts)
+    assert 0.5 < found.seconds / seconds < 2 and 0.5 < found.bytes / 1e6 / megabytes < 2
 
 
 def test_partners_of_risa_each_send_their_rows():

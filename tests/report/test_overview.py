@@ -12,8 +12,7 @@ import pytest
 from fedmend.data.table import Table
 from fedmend.errors import FedmendWarning
 from fedmend.federation import Federation, Party, Policy
-from fedmend.methods.costs import Facts
-from fedmend.methods.registry import cost_of_alignment
+from fedmend.methods.costs import Facts, cost_of_alignment
 from fedmend.report import plots
 from fedmend.report.overview import Overview, PartyOverview, overview, what_is_torn
 from fedmend.secure.align import align

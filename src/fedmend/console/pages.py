@@ -25,7 +25,7 @@ from fedmend.federation.ledger import Chain, Entry, inspect_ledger, read_line
 from fedmend.federation.policy import MACHINES_PREDICTIONS, Policy
 from fedmend.federation.rows import asked_about
 from fedmend.federation.site import RECORDS, ROWS_FILE
-from fedmend.methods.costs import Facts
+from fedmend.methods.costs import Cost, Facts
 from fedmend.methods.registry import METHODS, PUBLIC, estimate
 from fedmend.report.record import AUDIT_FILE
 from fedmend.report.words import flows, name_of
@@ -102,12 +102,9 @@ def _facts(party: Party) -> Facts | None:
 def _cost(question: Question, facts: Facts) -> Shown | None:
     """Of all methods together, as far as somebody has measured them."""
     known = [name for name in question.methods if name in METHODS and METHODS[name].rate]
-    costs = [estimate(name, facts) for name in known]
-    if not costs:
+    if not known:
         return None
-    total = costs[0]
-    for each in costs[1:]:
-        total += each
+    total = sum((estimate(name, facts) for name in known), start=Cost(0.0, 0))
     return {"seconds": total.seconds, "bytes": total.bytes, "methods": known}
 
 

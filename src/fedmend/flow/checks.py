@@ -13,7 +13,7 @@ import itertools
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fedmend._suggest import closest, did_you_mean
 from fedmend.data.encode import NUMBERS, LabelEncoder
@@ -31,6 +31,7 @@ from fedmend.flow.doubts import (
     doubtful_columns,
     told_elsewhere,
 )
+from fedmend.flow.plan import plan_of
 from fedmend.flow.reading import (
     all_problems,
     one_truth,
@@ -40,6 +41,7 @@ from fedmend.flow.reading import (
 )
 from fedmend.learn.metrics import CLASSIFICATION, REGRESSION
 from fedmend.methods.registry import ANNOTATED, METHODS, make
+from fedmend.report.advice import facts_of, told
 from fedmend.report.amounts import listed
 from fedmend.report.overview import Overview, overview
 from fedmend.secure.align import align
@@ -111,7 +113,10 @@ def look(
                 # They may know many more rows together than everybody does.
                 align(fed.only(*config.labellers), progress=progress, **how)
         training = 1.0 if any(each.has_test for each in config.party) else 1 - config.test_share
-        return overview(fed, shape=shape, curve=curve, training=training, progress=progress)
+        seen = overview(fed, shape=shape, curve=curve, training=training, progress=progress)
+    facts, plan = facts_of(seen), plan_of(config)
+    trains = facts.labellers and facts.aligned != 0
+    return replace(seen, takes=told(plan.costs(facts, seen.labellers_share)) if trains else None)
 
 
 # ---------------------------------------------------------------- one party

@@ -188,7 +188,7 @@ class Contest:
             forget(*each)
 
     def _score(self, candidate: Judged, train: Federation, held: Federation) -> dict[str, float]:
-        estimator = make(candidate.name, self.how.params_of(candidate.name), self.seed)
+        estimator = make(candidate.name, METHODS[candidate.name].known(self.how.params), self.seed)
         estimator.fit(train)
         if self.horizontal:
             return dict(estimator.judge(held))

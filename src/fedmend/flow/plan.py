@@ -19,7 +19,8 @@ from fedmend.flow.config.settings import (
     CorrectSettings,
     slug_of,
 )
-from fedmend.methods.registry import ANNOTATED, METHODS
+from fedmend.methods.costs import Cost, Facts, cost_of_alignment
+from fedmend.methods.registry import ANNOTATED, METHODS, estimate, method_class, record_of
 from fedmend.report.record import COMPLETED
 
 
@@ -130,6 +131,52 @@ class Plan:
             asked = None if corrected else params.get("label_party")
             params = {**params, "label_party": asked or self.correct.to}
         return replace(method, title=title, params=params, corrected=corrected, completed=completed)
+
+    @property
+    def auto(self) -> Method:
+        """``auto`` as a method of one party's labels, with what the file says of it."""
+        how, corrected = self.choose, self.correct is not None
+        assert how is not None
+        given = how.params
+        shared = ("task", "label_party", "label_dp")
+        params: dict[str, Any] = {key: given.pop(key) for key in shared if key in given}
+        params |= {
+            "candidates": None if how.candidates is None else tuple(how.candidates),
+            "folds": how.folds,
+            "budget": how.budget,
+            "metric": next(iter(self.config.evaluate.metrics), None),
+            "settings": given or None,
+        }
+        params |= {"label_party": self.correct.to} if self.correct is not None else {}
+        return Method(AUTO, how.shown_as + CORRECTED * corrected, params, corrected=corrected)
+
+    def costs(self, facts: Facts, among: int | None = None) -> dict[str, Cost | None]:
+        """What every part takes, None if nobody measured it; among: rows of all annotators."""
+        correct, complete, trained = self.correct, self.complete, self.trainings
+        if self.choose is not None:
+            also = replace(self.auto, title=self.auto.title + COMPLETED, completed=True)
+            trained = [self.auto, *([also] if complete is not None else []), *trained]
+        found: dict[str, Cost | None] = {"start and report": Cost(3 + 0.7 * len(trained), 0)}
+        found |= {} if facts.aligned is None else {"alignment": cost_of_alignment(facts)}
+
+        def add(name: str, title: str, sizes: Facts, params: dict[str, Any]) -> None:
+            before = found.get(title) or Cost(0.0, 0)
+            rated = name == AUTO or record_of(name).rate is not None
+            found[title] = before + estimate(name, sizes, params) if rated else None
+
+        if correct is not None:
+            rows = (among if correct.among == "labellers" else None) or facts.aligned
+            # Of votes alone the labels are wanted, not a network that learns them.
+            params = correct.params | ({"epochs": 0} if method_class(correct.name).infers else {})
+            add(correct.name, METHODS[correct.name].shown, replace(facts, aligned=rows), params)
+        if complete is not None:
+            source = complete.params.get("source") or (correct.to if correct else facts.owner)
+            sizes, shown = replace(facts, labellers=(source,)), record_of(complete.name).shown
+            add(complete.name, shown, sizes, complete.params)
+        for each in trained * len(self.seeds):
+            sizes = facts.completed() if each.completed else facts
+            add(each.name, each.title, sizes, each.params)
+        return found
 
     def named_methods(self) -> list[str]:
         """What the parties are asked to take part in, by the names that a run is bound to there."""

@@ -12,13 +12,13 @@ from typing import Any
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation import Federation
 from fedmend.flow.choosing import Contest, candidates_of
-from fedmend.flow.config.settings import AUTO, CORRECTED
+from fedmend.flow.config.settings import AUTO
 from fedmend.flow.manifest import CHECKPOINTS, StageEntry
 from fedmend.flow.mending import Found
 from fedmend.flow.plan import Method, Plan
 from fedmend.flow.scoring import Reference, how_sure, measure, reference_of
 from fedmend.flow.steps import Steps, in_stage, measured
-from fedmend.methods.registry import ANNOTATED, make, method_class
+from fedmend.methods.registry import ANNOTATED, METHODS, make, method_class
 from fedmend.report.annotators import AnnotatorSkills
 from fedmend.report.record import MethodRun, turns_of
 from fedmend.split.labels import in_words
@@ -42,7 +42,7 @@ def learn(plan: Plan, steps: Steps, found: Found) -> tuple[list[MethodRun], Refe
     if plan.choose is not None:
         assert reference is not None
         one = plan.one_label and not plan.config.horizontal
-        chosen = _auto(plan) if one else _choose(plan, steps, found, reference)
+        chosen = plan.auto if one else _choose(plan, steps, found, reference)
         methods = [chosen, *methods]  # its folds decide which rows others hold out
     runs = []
     for method in methods:
@@ -83,26 +83,6 @@ def _reference(fed: Federation, plan: Plan) -> Reference:
     return reference_of(test, asked, crowd=crowd and several, several=several)
 
 
-def _auto(plan: Plan) -> Method:
-    """``auto`` as a method of one party's labels, with what the file says of it."""
-    how = plan.choose
-    assert how is not None
-    given = how.params
-    shared = ("task", "label_party", "label_dp")
-    params: dict[str, Any] = {key: given.pop(key) for key in shared if key in given}
-    params |= {
-        "candidates": None if how.candidates is None else tuple(how.candidates),
-        "folds": how.folds,
-        "budget": how.budget,
-        "metric": next(iter(plan.config.evaluate.metrics), None),
-        "settings": given or None,
-    }
-    if plan.correct is not None:
-        params["label_party"] = plan.correct.to
-    corrected = plan.correct is not None
-    return Method(AUTO, how.shown_as + CORRECTED * corrected, params, corrected=corrected)
-
-
 def _choose(plan: Plan, steps: Steps, found: Found, reference: Reference) -> Method:
     how, metrics, horizontal = plan.choose, plan.config.evaluate.metrics, plan.config.horizontal
     assert how is not None
@@ -137,7 +117,7 @@ def _choose(plan: Plan, steps: Steps, found: Found, reference: Reference) -> Met
     return Method(
         choice["name"],
         f"{choice['chosen']} (auto)",
-        how.params_of(choice["name"]),
+        METHODS[choice["name"]].known(how.params),
         completed=choice["completed"],
     )
 

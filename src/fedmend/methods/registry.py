@@ -7,14 +7,14 @@ is in the contract (`fedmend.methods.contract`), which all of them share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError
-from fedmend.methods.costs import ALIGN, SAME_ORDER, Cost, Facts, Rate, cost_of
+from fedmend.methods.costs import Cost, Facts, Rate
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,7 @@ class Record:
     parties. classes_only: it cannot learn numbers. partners: columns of other parties matter to it.
     contest: ``auto`` tries it "always", if rows are missing somewhere ("torn") or
     nowhere ("whole"), or never ("").
-    rate, units: what it costs, in proportion to which amount of the federation's sizes; None where
-    nobody has measured it. sends: what its bytes are in proportion to, if that is another amount.
-    page: of the docs.
+    rate: what it costs; None where nobody has measured it. page: of the docs.
     """
 
     name: str
@@ -41,8 +39,6 @@ class Record:
     partners: bool = True
     contest: str = ""
     rate: Rate | None = None
-    units: Callable[[Facts], int] | None = None
-    sends: Callable[[Facts], int] | None = None
 
     @property
     def shown(self) -> str:
@@ -62,13 +58,9 @@ class Record:
         """Whether the parties have the same columns of different people."""
         return self.family == "horizontal"
 
-    def amount(self, facts: Facts) -> int:
-        """What its costs are in proportion to."""
-        if self.units is None:
-            raise ConfigError(
-                f"what {self.name!r} costs was not measured. Mend: units of its record"
-            )
-        return self.units(facts)
+    def known(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of several methods' parameters that this one has."""
+        return {key: params[key] for key in params if key in self.load().parameter_names()}
 
     def load(self) -> Any:
         """The estimator's class."""
@@ -77,7 +69,7 @@ class Record:
 
 
 def _horizontal(
-    name: str, home: str, words: str, *, contest: str = "", rate: Rate | None = None
+    name: str, home: str, words: str, *, contest: str = "", rate: tuple[float, float] | None = None
 ) -> Record:
     """Rounds on rows of the same columns: what travels are models, not rows."""
     return Record(
@@ -87,9 +79,7 @@ def _horizontal(
         "sage",
         classes_only=True,
         contest=contest,
-        rate=rate,
-        units=None if rate is None else Facts.all_rows,
-        sends=lambda facts: facts.parties,  # models travel there, not rows
+        rate=rate and Rate(*rate, 0, 1.3e6, Facts.in_rounds, Facts.sent_models, 32),
     )
 
 
@@ -107,8 +97,7 @@ _RECORDS = (
         "vfl-baselines",
         partners=False,
         contest="always",
-        rate=Rate(0.1, 0.95, 25_000, 25),
-        units=Facts.own,
+        rate=Rate(0.1, 0.022, 25_000, 2.5, Facts.own, batch=64),
     ),
     Record(
         "local-trees",
@@ -117,8 +106,7 @@ _RECORDS = (
         "boosting",
         partners=False,
         contest="always",
-        rate=Rate(0.13, 0.024, 10_000, 0),
-        units=Facts.grown,
+        rate=Rate(0.13, 0.024, 10_000, 0, Facts.grown),
     ),
     Record(
         "vfl",
@@ -126,8 +114,7 @@ _RECORDS = (
         "all parties together, on the rows known to all",
         "vfl-baselines",
         contest="whole",
-        rate=Rate(0.1, 2.1, 0, 20_000),
-        units=Facts.exchanged,
+        rate=Rate(0.1, 0.048, 0, 540, Facts.exchanged, batch=64),
     ),
     Record(
         "boosting",
@@ -135,17 +122,14 @@ _RECORDS = (
         "boosted trees over all parties, of all labelled rows",
         "boosting",
         contest="always",
-        rate=Rate(0.1, 1.7, 0, 6),
-        units=Facts.summed,
-        sends=Facts.sent_sums,
+        rate=Rate(0.1, 1.7, 0, 6, Facts.summed, Facts.sent_sums),
     ),
     Record(
         "local-vfl",
         "vertical.vfl:LocalVFL",
         "all parties and all labelled rows, zeros where a side is missing",
         "vfl-baselines",
-        rate=Rate(0.1, 1.25, 0, 15_000),
-        units=Facts.labelled,
+        rate=Rate(0.1, 0.044, 0, 520, lambda facts: facts.own() * facts.halves, batch=64),
     ),
     Record(
         "random-match",
@@ -158,8 +142,7 @@ _RECORDS = (
         "vertical.ssl_vfl:SSLVFL",
         "bottoms pre-trained on all rows without labels, then as vfl",
         "vfl-baselines",
-        rate=Rate(0.1, 17.0, 0, 14_000),
-        units=Facts.exchanged,
+        rate=Rate(0.1, 0.02, 0, 540, Facts.pretrained, Facts.exchanged, 64),
     ),
     Record(
         "sfhtl",
@@ -189,9 +172,7 @@ _RECORDS = (
         "risa",
         classes_only=True,
         contest="torn",
-        rate=Rate(0.1, 0.55, 0, 12_500),
-        units=Facts.weighed,
-        sends=Facts.sent_weighed,
+        rate=Rate(0.1, 0.55, 0, 12_500, Facts.weighed, Facts.sent_weighed),
     ),
     Record(
         "risa-images",
@@ -200,8 +181,7 @@ _RECORDS = (
         "risa",
         classes_only=True,
         title="RISA for images",
-        rate=Rate(0.5, 65.0, 1e8, 400_000),
-        units=Facts.known_anywhere,
+        rate=Rate(0.5, 65.0, 1e8, 400_000, lambda f: (f.shared + f.alone) * f.partners),
     ),
     Record(
         "absent-partner",
@@ -225,9 +205,7 @@ _RECORDS = (
         title="majority vote",
         annotators=True,
         contest="always",
-        rate=Rate(1.0, 0.6, 0, 9_500),
-        units=Facts.heard,
-        sends=Facts.sent_votes,
+        rate=Rate(0.1, 0.047, 0, 430, Facts.heard, Facts.voted, 64),
     ),
     Record(
         "dawid-skene",
@@ -238,9 +216,7 @@ _RECORDS = (
         title="Dawid–Skene",
         annotators=True,
         contest="always",
-        rate=Rate(1.0, 0.6, 0, 9_500),
-        units=Facts.heard,
-        sends=Facts.sent_evidence,
+        rate=Rate(0.3, 0.065, 0, 680, lambda f: f.heard(encrypted=40_000), Facts.sent_evidence, 64),
     ),
     Record(
         "random-labeller",
@@ -258,29 +234,27 @@ _RECORDS = (
         classes_only=True,
         annotators=True,
         contest="always",
-        rate=Rate(1.0, 0.6, 0, 22_000),
-        units=lambda facts: facts.heard(256),
-        sends=lambda facts: facts.voted(256),
+        rate=Rate(1, 0.025, 0, 800, lambda f: f.heard(256, 29), lambda f: f.voted(256, 29), 256),
     ),
     _horizontal(
         "fedavg",
         "baselines:FedAvg",
         "the labelled rows of all parties; unlabelled ones are not used",
         contest="always",
-        rate=Rate(0.5, 7.5, 0, 1.3e6),
+        rate=(0.5, 7.5),
     ),
     _horizontal(
         "fedprox",
         "baselines:FedProx",
         "as fedavg, each party held near the common model",
-        rate=Rate(0.5, 7.5, 0, 1.3e6),
+        rate=(0.5, 7.5),
     ),
     _horizontal(
         "fixmatch",
         "baselines:FixMatch",
         "few labels: each party's own model labels its rows",
         contest="always",
-        rate=Rate(1.5, 10.0, 0, 1.3e6),
+        rate=(1.5, 10.0),
     ),
     _horizontal(
         "flexmatch",
@@ -317,13 +291,13 @@ _RECORDS = (
         "sage:SAGE",
         "few labels: both models label rows, corrected by the gap between them",
         contest="always",
-        rate=Rate(1.5, 14.0, 0, 1.3e6),
+        rate=(1.5, 14.0),
     ),
 )
 
 FOLDS, BUDGET = 5, 120.0
 """What `auto` does by default."""
-WITHOUT_REFIT, SENT_IN_FOLD, HEARD = 0.5, 0.7, 0.6
+WITHOUT_REFIT, SENT_IN_FOLD, HEARD = 0.55, 0.7, 0.6
 """What candidates take of their seconds in a fold, where trees and networks stop sooner and do not
 train again on all rows; of their bytes, most of which are RISA's, which does neither; and of all
 candidates those that are heard."""
@@ -339,8 +313,11 @@ COMPLETIONS = {
         "rows of one party get the columns of the other",
         "fedpsg-pum",
         title="FedPSG-PUM",
-        rate=Rate(10.0, 3.0, 4e6, 3_500),
-        units=Facts.cells_elsewhere,
+        rate=Rate(
+            *(0.0, 200.0, 0, 2e5),
+            lambda facts: facts.filled_in(6, 0.68, 2.8, 1.5),
+            lambda facts: facts.filled_in(15, 1, 65, 0.003),
+        ),
     )
 }
 
@@ -387,41 +364,38 @@ def contestants(*, horizontal: bool, annotators: bool, torn: bool | None) -> tup
     )
 
 
-def estimate(name: str, facts: Facts) -> Cost:
-    """Seconds and bytes of a method with its default settings."""
+def estimate(name: str, facts: Facts, params: Mapping[str, Any] | None = None) -> Cost:
+    """Seconds and bytes of a method, with its default settings but for those of a file."""
+    if params:
+        given = make(name, params).get_params()
+        party = given.get("label_party")
+        facts = replace(facts, asked=given, labellers=(party,) if party else facts.labellers)
     if name == "auto":
         return _of_auto(facts)
-    record = record_of(name)
-    amount = record.amount(facts)
-    assert record.rate is not None  # who has units has a rate
-    return cost_of(record.rate, amount, record.sends(facts) if record.sends else None)
+    rate = record_of(name).rate
+    if rate is None:
+        raise ConfigError(f"what {name!r} costs was not measured. Mend: the rate of its record")
+    return rate.of(facts)
 
 
 def _of_auto(facts: Facts) -> Cost:
     """All candidates in every fold that the budget has room for, and what is heard on all rows."""
     horizontal = facts.aligned is None
     several = not horizontal and len(facts.labellers) > 1
-    names = contestants(horizontal=horizontal, annotators=several, torn=facts.alone > 0)
+    names = facts.asked.get("candidates") or contestants(
+        horizontal=horizontal, annotators=several, torn=facts.alone > 0
+    )
     tried = [METHODS[name] for name in names]
     able = [each for each in tried if facts.classes > 1 or not each.classes_only]
-    once = [estimate(each.name, facts) for each in able if each.rate is not None]
+    given, plain = facts.asked.get("settings") or {}, replace(facts, asked={})
+    once = [estimate(each.name, plain, each.known(given)) for each in able if each.rate is not None]
     # One of a contest is trained in the end; of a model that chooses itself what is heard, and in
     # folds without training again on all rows.
     picked = horizontal or several
     share, sent = (1.0, 1.0) if picked else (WITHOUT_REFIT, SENT_IN_FOLD)
-    in_fold = share * sum(each.seconds for each in once)
-    folds = min(FOLDS, max(2.0, BUDGET / max(in_fold, 1.0)))
+    most, budget = facts.asked.get("folds", FOLDS), facts.asked.get("budget", BUDGET)
+    total = sum(once, start=Cost(0.0, 0))
+    folds = min(most, max(2.0, budget / max(share * total.seconds, 1.0)))
     heard = 1 / max(1, len(once)) if picked else HEARD
-    return Cost(
-        (folds * share + heard) * sum(each.seconds for each in once),
-        int((folds * sent + heard) * sum(each.bytes for each in once)),
-    )
-
-
-def cost_of_alignment(facts: Facts) -> Cost:
-    """Of finding the rows that all parties know."""
-    rows, parties = facts.all_rows(), facts.parties
-    if facts.same_order:  # digests of the ids, and some work of every party's own
-        return cost_of(SAME_ORDER, rows + 4_000 * parties, parties)
-    # Ids of all, those of the smallest party blinded once more by every other; keys of all pairs.
-    return cost_of(ALIGN, rows + min(facts.rows.values()) * (parties - 1) + 4 * parties**2)
+    seconds, size = folds * share + heard, folds * sent + heard
+    return Cost(seconds * total.seconds, int(size * total.bytes))

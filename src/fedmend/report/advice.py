@@ -7,14 +7,14 @@ it is recommended; what it replaces is trained beside it (`fedmend run` says whi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fedmend.data.schema import NUMERIC
-from fedmend.methods.costs import Cost, Facts
+from fedmend.methods.costs import Cost, Facts, cost_of_alignment
 from fedmend.methods.recipes import RECIPES
-from fedmend.methods.registry import cost_of_alignment, estimate, record_of
+from fedmend.methods.registry import estimate, record_of
 from fedmend.report.amounts import about, counted, in_bytes, in_time, listed
 
 if TYPE_CHECKING:
@@ -164,16 +164,7 @@ def advise(found: Overview) -> Advice:
     parties = [party for party in found.parties if not party.withheld]
     if not any(party.labelled_rows for party in parties):
         return Advice()
-    facts = Facts(
-        {party.name: party.rows for party in parties},
-        {party.name: party.n_columns for party in parties},
-        tuple(party.name for party in parties if party.labelled),
-        None if found.shape == "horizontal" else found.aligned,
-        found.training,
-        _classes(found),
-        found.same_order,
-        {party.name: sum(party.columns.get(kind, 0) for kind in NUMERIC) for party in parties},
-    )
+    facts = facts_of(found)
     case = _Case(found, parties, facts)
     if found.shape == "horizontal":
         return _horizontal(case)
@@ -192,12 +183,39 @@ def _alone(case: _Case) -> Advice:
     return Advice(methods=methods, whole=_sum(case.alone, case.facts))
 
 
+def facts_of(found: Overview) -> Facts:
+    """The sizes that costs follow from, of the parties that tell."""
+    parties = [party for party in found.parties if not party.withheld]
+    return Facts(
+        {party.name: party.rows for party in parties},
+        {party.name: party.n_columns for party in parties},
+        tuple(party.name for party in parties if party.labelled),
+        None if found.shape == "horizontal" else found.aligned,
+        found.training,
+        _classes(found),
+        found.same_order,
+        {party.name: sum(party.columns.get(kind, 0) for kind in NUMERIC) for party in parties},
+    )
+
+
 def _classes(found: Overview) -> int:
     """How many classes the label has; 1 for a number, 2 where nobody tells."""
     told = [found.label] if found.label else list(found.labels.values())
     if any("mean" in each for each in told):
         return 1
     return max([2, *(len(each.get("counts", ())) for each in told)])
+
+
+def told(costs: Mapping[str, Cost | None]) -> dict[str, Any]:
+    """What a file takes: in words, and all of it in numbers; None where nobody has measured it."""
+    known = {name: cost for name, cost in costs.items() if cost is not None}
+    whole = sum(known.values(), start=Cost(0.0, 0))
+    words = [f"{name}: {in_time(c.seconds)}, {in_bytes(c.bytes)}." for name, c in known.items()]
+    lacking = [name for name in costs if name not in known]
+    but = f", and what {listed(lacking)} takes, which was not measured" if lacking else ""
+    cost = f"{about(whole.seconds)} of one processor and {in_bytes(whole.bytes)}"
+    words.append(f"All of it: {cost}{but}.")
+    return {"words": words, "seconds": whole.seconds, "bytes": whole.bytes}
 
 
 # ---------------------------------------------------------------- other columns, the same people

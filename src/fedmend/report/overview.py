@@ -144,8 +144,8 @@ class Overview:
     each of several annotators. labellers_share: rows known to all of these, where they have found
     out. agreement: how far they agree. skew: how unevenly parties with the same columns share the
     classes. curve: what overlap is worth, if it was asked for. advice: which methods mend the
-    tears, at what cost. The last four in JSON form. training: the share of these rows that a run
-    will train on. same_order: nothing had to be found to align them.
+    tears, at what cost. takes: what a run of the file takes. The last five in JSON form. training:
+    the share of these rows that a run will train on. same_order: aligned without a search.
     """
 
     parties: list[PartyOverview]
@@ -161,6 +161,7 @@ class Overview:
     labellers_share: int | None = None
     training: float = 1.0
     same_order: bool = False
+    takes: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -229,6 +230,7 @@ class Overview:
             ("How the classes are shared", (self.skew or {}).get("words", [])),
             ("What overlap is worth", (self.curve or {}).get("words", [])),
             ("What would mend it", (self.advice or {}).get("words", [])),
+            ("What this file takes", (self.takes or {}).get("words", [])),
         ]
         return [(title, sentences) for title, sentences in parts if sentences]
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from fedmend.data.sql import without_password
 from fedmend.federation.policy import Policy
-from fedmend.methods.registry import HORIZONTAL, METHODS, contestants, make, method_class
+from fedmend.methods.registry import HORIZONTAL, METHODS, contestants, make
 
 AUTO = "auto"
 """A method chosen by cross-validation."""
@@ -170,11 +170,6 @@ class AutoSettings(MethodSettings):
         several: parties label. torn: one party alone has rows, worth methods that use them.
         """
         return self.candidates or contestants(horizontal=horizontal, annotators=several, torn=torn)
-
-    def params_of(self, name: str) -> dict[str, Any]:
-        """What of the shared parameters this method knows."""
-        known = method_class(name)().get_params()
-        return {key: value for key, value in self.params.items() if key in known}
 
 
 class CompleteSettings(_WithParameters):

@@ -421,11 +421,9 @@ class Auto(LabelledEstimator):
             "label_party": label_party,
             **(self.settings or {}),
         }
-        known = METHODS[candidate.name].load().parameter_names()
         if given["task"] == "count" and METHODS[candidate.name].family != "boosting":
             given["task"] = "regression"  # networks have no loss for counts
-        params = {key: value for key, value in given.items() if key in known}
-        return make(candidate.name, params, self.seed)
+        return make(candidate.name, METHODS[candidate.name].known(given), self.seed)
 
     def kept(self, candidate: Candidate, label_party: str, folds: int) -> Any:
         """The same to train on all rows: of trees as many more than in the folds as there are more
