@@ -21,6 +21,7 @@ ADULT = facts(2400, 1200, [7, 7], [5, 1])
 CREDIT = {share: facts(600, round(600 * share), [12, 11], [11, 9]) for share in (0.3, 1.0)}
 CROWD = facts(600, 600, [12, 11, 0, 0, 0], [11, 9, 0, 0, 0], labellers=("p2", "p3", "p4"))
 CLINICS = facts(120, None, [23] * 5, [20] * 5, labellers=("p0", "p1", "p2", "p3", "p4"))
+PUBLISHED = {"protocol": "published", "correlation_mode": "published", "key_bits": 1024}
 FEW_TREES = {"mode": "bfv", "trees": 20, "refit": False}
 
 
@@ -55,6 +56,7 @@ def test_default_settings_written_down_cost_the_same(name):
         ("fedpsg-pum", CREDIT[0.3], {"mode": "bfv"}, 22.3, 366),
         ("fedpsg-pum", facts(600, 180, [7, 7], [5, 1]), {"mode": "bfv"}, 90.5, 1628),
         ("fedpsg-pum", CREDIT[0.3], {"model": "linear"}, 3.1, 7.8),
+        ("fedpsg-pum", facts(200, 60, [12, 11], [11, 9]), PUBLISHED, 488, 4.0),
         ("dawid-skene", CROWD, {"secure": "he"}, 3.9, 57.4),
         ("inc", CROWD, {"preset": "paper"}, 18.5, 47.8),
         ("fedavg", CLINICS, {"secure": "he"}, 9.0, 38.7),
