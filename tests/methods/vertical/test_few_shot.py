@@ -3,9 +3,11 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+import fedmend as fm
 from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
 from fedmend.learn.nets import Bottom, BottomSpec, initialise
@@ -76,3 +78,28 @@ def test_a_row_below_the_threshold_teaches_nothing():
     made.bottom.zero_grad()
     with_others.backward()
     assert torch.isfinite(with_others)
+
+
+def test_rows_that_judge_are_learnt_by_nobody(monkeypatch):
+    """Their labels were in the bottoms: the head stopped, and was believed, by rows it knew."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(300, 6)), columns=list("abcdef"))
+    frame["y"] = np.where(frame["a"] + frame["d"] + rng.normal(size=300) > 0, "yes", "no")
+    ids, known, begun = np.arange(300), LocalLearner.start, []
+
+    def start(self: LocalLearner, labelled: np.ndarray, *rest: np.ndarray) -> None:
+        begun.append(labelled)
+        known(self, labelled, *rest)
+
+    monkeypatch.setattr(LocalLearner, "start", start)
+    fed = fm.Federation(
+        fm.Party("bank", Table(ids, frame[["a", "b", "c", "y"]], label="y")),
+        fm.Party("telco", Table(ids[100:], frame[["d", "e", "f"]].iloc[100:])),
+    )
+    fm.align(fed)
+    for validation in (0.0, 0.2):
+        fm.FewShotVFL(rounds=1, local_updates=2, epochs=1, validation=validation).fit(fed)
+    (bank, telco), (less, fewer) = begun[:2], begun[2:]
+    assert (len(bank), len(telco)) == (300, 200)
+    held = np.setdiff1d(telco, fewer)  # the same people, whom the bank has 100 rows further on
+    assert len(held) >= 40 and np.array_equal(np.setdiff1d(bank, less), held + 100)

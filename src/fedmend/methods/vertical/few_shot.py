@@ -139,19 +139,26 @@ class LocalWorker(SplitWorker):
 
     @exposed(kind="control")
     def begin(
-        self, config: dict[str, Any], classes: int, seed: int, known: np.ndarray | None = None
+        self,
+        config: dict[str, Any],
+        classes: int,
+        seed: int,
+        known: np.ndarray | None,
+        held: np.ndarray,
     ) -> None:
         """Get ready to train on all own rows, by own labels or by the gradient that was sent.
 
-        known: the numbers of the aligned rows that have a label, None where all have.
+        known: the numbers of the aligned rows that have a label, None where all have. held: of
+        those that judge, whose labels nobody learns.
         """
         own, part = SplitConfig.from_wire(config), self._part()
         how, bottom = own.options["local"], part.own_bottom(self.site.name)
         gradient, part.gradient = part.gradient, None
         if gradient is None:
-            labelled, labels = self._true_classes(part)
+            labelled, labels = self._true_classes(part, held)
         else:
-            labelled, labels = self._clustered(gradient, known, classes, seed)
+            known = np.arange(len(gradient)) if known is None else known
+            labelled, labels = self._clustered(gradient, np.setdiff1d(known, held), classes, seed)
         unlabelled = np.setdiff1d(np.arange(len(self.table)), labelled)
         features = self._features(bottom, np.arange(len(self.table)), own.settings)
         cpu, on_device = (
@@ -167,25 +174,24 @@ class LocalWorker(SplitWorker):
         return self.learner.advance(updates)
 
     def _clustered(
-        self, gradient: Tensor, known: np.ndarray | None, classes: int, seed: int
+        self, gradient: Tensor, known: np.ndarray, classes: int, seed: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Row numbers and, for classes, clusters of their gradients' directions."""
         from sklearn.cluster import KMeans  # loaded by few; a party's process has every method
 
-        known = np.arange(len(gradient)) if known is None else known
         directions = F.normalize(gradient.float().cpu(), dim=1).numpy()[known]
         clusters = min(classes, len(np.unique(directions, axis=0)))
         drawn = int(self.site.rng(f"clusters {seed}").integers(2**31))
         found = KMeans(clusters, n_init=1, random_state=drawn).fit_predict(directions)
         return self.alignment.aligned[known], found.astype(np.int64)
 
-    def _true_classes(self, part: Part) -> tuple[np.ndarray, np.ndarray]:
+    def _true_classes(self, part: Part, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Row numbers and their classes, at the label party."""
         if part.top is None or part.top.labels.column_ is None:
             raise DataError("has no labels and was sent no gradient", party=self.site.name)
         column = self.table.frame[part.top.labels.column_.name]
         targets = part.top.labels.transform(column, party=self.site.name)
-        labelled = np.flatnonzero(targets >= 0)
+        labelled = np.setdiff1d(np.flatnonzero(targets >= 0), self.alignment.aligned[held])
         return labelled, targets[labelled]
 
 
@@ -335,7 +341,7 @@ class FewShotNetwork(SplitNetwork):
             if self.label_party in self.parties:
                 session.report_labels(group[self.label_party])
             known = session.top.labelled()
-            group.begin(self.config.to_wire(), len(self.classes), seed, known)
+            group.begin(self.config.to_wire(), len(self.classes), seed, known, session.validation)
             for done in range(0, total, STRIDE):
                 self.joined = group.advance(STRIDE)
                 if progress is not None:
