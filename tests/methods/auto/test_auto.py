@@ -156,6 +156,26 @@ def test_a_useless_partner_is_not_heard() -> None:
     assert not weights.get("vfl")
 
 
+@pytest.mark.parametrize(
+    ("apart", "interval", "heard", "said"),
+    [
+        (0.02, [0.01, 0.03], 0.5, "Federation pays here"),
+        (0.01, [-0.01, 0.03], 0.0, "Whether federation pays here is not certain"),
+        (0.0, [-0.01, 0.01], 0.4, "Whether federation pays here is not certain"),
+        (0.0, [-0.01, 0.01], 0.0, "Federation does not pay here"),
+        (-0.02, [-0.03, -0.01], 0.4, "Federation does not pay here"),
+    ],
+)
+def test_whether_federation_pays_agrees_with_who_is_heard(apart, interval, heard, said) -> None:
+    candidates = [
+        {"name": "local", "weights": {"shared": 0.6}},
+        {"name": "risa", "weights": {"shared": heard}},
+    ]
+    kinds = {"shared": {"apart": apart, "apart_interval": interval}}
+    choice = {"metric": "auc", "kinds": kinds, "candidates": candidates, "chosen": ""}
+    assert module._worth(choice).startswith(said)
+
+
 def test_completed_rows_that_say_nothing_are_left_out(whole_training) -> None:
     frame = people(4)
     frame[["d", "e", "f"]] = np.random.default_rng(8).normal(size=(N, 3))

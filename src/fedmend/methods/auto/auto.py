@@ -585,10 +585,12 @@ def _worth(choice: Mapping[str, Any]) -> str:
     told = choice["kinds"].get(SHARED)
     if told is None or not np.isfinite(told.get("apart", np.nan)):
         return f"{choice['chosen']} was chosen."
-    gain, low, what = _gain(choice["metric"], told["apart"], told["apart_interval"])
+    gain, (low, high), what = _gain(choice["metric"], told["apart"], told["apart_interval"])
     if low > 0:
         return f"Federation pays here: beside the label party's own models {what}."
-    if gain > 0:
+    # Partners are heard by the likelihood of held-out labels, which sees more than most metrics.
+    asked = [each for each in choice["candidates"] if METHODS[each["name"]].partners]
+    if gain > 0 or (high > 0 and any(each["weights"].get(SHARED) for each in asked)):
         return f"Whether federation pays here is not certain: beside own models {what}."
     return f"Federation does not pay here: beside the label party's own models {what}."
 
@@ -604,7 +606,7 @@ def _completing(choice: Mapping[str, Any]) -> list[str]:
     told = choice["kinds"].get(SHARED) or choice["kinds"].get(ALONE)
     if told is None or not np.isfinite(told.get("completing", [np.nan])[0]):
         return []
-    gain, low, what = _gain(choice["metric"], *told["completing"])
+    gain, (low, _), what = _gain(choice["metric"], *told["completing"])
     if not any(heard):
         return ["Completing rows does not pay here: what learns from completed rows is not heard."]
     if low > 0:
@@ -614,9 +616,12 @@ def _completing(choice: Mapping[str, Any]) -> list[str]:
     return [f"Completing rows does not pay here: beside the same without it {what}."]
 
 
-def _gain(metric: str, apart: float, interval: Sequence[float]) -> tuple[float, float, str]:
-    """What is gained, at the least, and both in words."""
+def _gain(
+    metric: str, apart: float, interval: Sequence[float]
+) -> tuple[float, tuple[float, float], str]:
+    """What is gained, at the least and at the most, and all of it in words."""
     sign = -1 if metric in LOWER_IS_BETTER else 1
     low, high = sorted(sign * each for each in interval or (0.0, 0.0))
     gain = sign * apart
-    return gain, low, f"{pretty(metric)} {gain:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}"
+    words = f"{pretty(metric)} {gain:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}"
+    return gain, (low, high), words
