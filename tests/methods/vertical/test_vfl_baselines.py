@@ -273,7 +273,7 @@ def test_clusters_of_gradients_are_the_classes():
         gradient = session.top.feature_gradients()["telco"]
     site = fed.engine.site("telco")
     worker = LocalWorker(site, "train", model=network.model)
-    rows, clusters = worker._clustered(gradient, None, 3, seed=0)
+    rows, clusters = worker._clustered(gradient, np.arange(100), 3, seed=0)
     truth = fed.engine.site("bank").table_of("train").y.to_numpy()[:100]
     assert rows.tolist() == list(range(100))
     assert adjusted_rand_score(truth, clusters) > 0.8
