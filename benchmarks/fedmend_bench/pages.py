@@ -158,6 +158,11 @@ def _spread(values: Sequence[float]) -> float:
     return statistics.stdev(values) / math.sqrt(len(values))
 
 
+def _gained(values: Sequence[float]) -> str:
+    """Mean ± standard error."""
+    return f"{_signed(statistics.mean(values))} ± {_short(_spread(values), 4)}"
+
+
 def _found(file: Path) -> dict[tabular.Place, tabular.Values]:
     return tabular.spread([line["cell"] | line["found"] for line in Kept.at(file).all()])
 
@@ -174,8 +179,7 @@ def _sets(file: Path) -> str:
             gains = {name: _gains(values, name) for name in tabular.ALTERNATIVES}
             gain = min(gains.values(), key=statistics.mean)
             auc = statistics.mean(each["auc"] for each in values[tabular.AUTO].values())
-            told = f"{_signed(statistics.mean(gain))} ± {_short(_spread(gain), 4)}"
-            cells.append(f"{_short(auc, 3)} ({told})")
+            cells.append(f"{_short(auc, 3)} ({_gained(gain)})")
     head = [f"{share:g} % {known}" for share, known in kinds]
     return _markdown(["", *head], list(lines.values()))
 
@@ -194,10 +198,7 @@ def _beside(file: Path) -> str:
             means = [statistics.mean(gain) for gain in gains]
             behind = sum(mean < -tabular.WITHIN for mean in means)
             surely = sum(statistics.mean(g) + 2 * _spread(g) < -tabular.WITHIN for g in gains)
-            cells += [
-                f"{_signed(statistics.mean(means))} ± {_short(_spread(means), 4)}",
-                f"{behind} ({surely}) of {len(means)}",
-            ]
+            cells += [_gained(means), f"{behind} ({surely}) of {len(means)}"]
         lines.append(cells)
     head = [f"{what}, {known}" for known in ("both", "one") for what in ("AUC", "behind")]
     return _markdown(["`auto` less", *head], lines)

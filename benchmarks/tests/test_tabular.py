@@ -13,11 +13,12 @@ import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 
+from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend_bench import run_bench
 from fedmend_bench.cells import Kept
 from fedmend_bench.clear import CLEAR, Clear
-from fedmend_bench.risa.data import ALONE, LABELS, PARTNER, load_sides, tear
+from fedmend_bench.risa.data import ALONE, LABELS, PARTNER, columns_of, load_sides, tear
 from fedmend_bench.tabular import table as tabular
 from fedmend_bench.tabular.page import BEGIN, END
 from fedmend_bench.tabular.table import (
@@ -200,3 +201,16 @@ def test_speed_is_measured_beside_scikit_learn() -> None:
     (row,) = result.rows
     assert row["rows"] == 569 and row["columns"] == 30 and row["seconds"] > 0
     assert all(bar.holds for bar in result.bars)
+
+
+def test_keel_is_all_of_its_tables_and_all_alike_columns_are_dealt_out() -> None:
+    names = tabular._sets("keel,adult")
+    assert len(names) == 31 and "keel-tic-tac-toe" in names and names[-1] == "adult"
+    codes = Table(range(4), {name: list("abab") for name in "pqr"} | {"y": [0, 1, 0, 1]}, label="y")
+    assert columns_of(codes) == {LABELS: ["p", "r"], PARTNER: ["q"]}
+
+
+def test_nobody_is_in_both_training_and_test_rows() -> None:
+    fed = tear(load_sides("breast-cancer", 1, 60, 40), 0.5, 1).fed
+    site = fed.engine.sites[LABELS]
+    assert not set(site.tables["train"].ids) & set(site.tables["test"].ids)

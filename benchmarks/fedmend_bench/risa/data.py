@@ -28,7 +28,7 @@ PARTIES = (LABELS, PARTNER)
 TABLES = ("adult", "bank", "credit", "criteo-tiny")
 IMAGES = ("cifar10", "digits")
 NAMES: tuple[str, ...] = (*IMAGES, *TABLES, "gmsc", "covertype", "letter", "sensorless")
-NAMES += ("breast-cancer", *(f"keel-{name}" for name in datasets.KEEL))
+NAMES += ("breast-cancer", *datasets.KEEL)
 RARE = 10
 ALONE = "alone"
 """The scope in which every party has its side of the test rows and nobody knows the other's."""

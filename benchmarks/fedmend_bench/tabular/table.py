@@ -44,7 +44,7 @@ NAME = "tabular"
 HELP = "auto, trees and networks beside boosting in the clear, on eight torn tables"
 
 SETS = ("adult", "credit", "bank", "gmsc", "criteo-tiny", "covertype", "letter", "sensorless")
-KEEL = tuple(f"keel-{name}" for name in datasets.KEEL)
+KEEL = tuple(datasets.KEEL)
 """Tables on which nothing was ever chosen."""
 AUTO, LEFT_JOIN = "auto", "GBDT left join"
 OURS = {
@@ -172,7 +172,7 @@ def _cells(
 _SECONDS = {"SecureBoost": 4, "LocalTrees": 3, "RISA": 9, "Local": 3, "VFL": 2, "LocalVFL": 5}
 _SECONDS |= {"FedCVT": 12, "SFHTL": 8, "FewShotVFL": 8, "SSLVFL": 4}
 _CLASSES = {"covertype": 7, "letter": 26, "sensorless": 11}
-_CLASSES |= {f"keel-{name}": size[2] - (size[2] == 2) for name, size in datasets.KEEL.items()}
+_CLASSES |= {name: size[2] - (size[2] == 2) for name, size in datasets.KEEL.items()}
 
 
 def _seconds(cell: Cell) -> float:
