@@ -18,6 +18,7 @@ from typing import Any
 from fedmend._files import write_whole
 from fedmend.errors import ConfigError
 from fedmend_bench.cells import Kept
+from fedmend_bench.flow import one_sided, world
 from fedmend_bench.generators import table as generators
 from fedmend_bench.harness import BenchResult
 from fedmend_bench.risa import search
@@ -33,6 +34,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 MADE = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- made: end -->)", re.DOTALL)
 CIFAR, SEARCH, THREE = "sage-cifar10.csv", "risa-search.jsonl", "risa-three-parties.jsonl"
 ALONE, MADE_ROWS, KEEL = "sage-tables.jsonl", "generators.jsonl", "keel.jsonl"
+FLOW, ONE_SIDED = "flow.jsonl", "one-sided.jsonl"
 BASES = {"FlexMatch+SAGE": "FedAvg+FlexMatch", "FedDB+SAGE": "FedDB", "FedDure+SAGE": "FedDure"}
 ROUNDS = (1, 5, 10, 20, 30, 50, 75, 100, 150, 200, 250, 300)
 
@@ -244,6 +246,49 @@ def _generator_bars(file: Path) -> str:
     return _markdown(["bar, means over seeds", "measured", "target", "holds"], lines)
 
 
+# ---------------------------------------------------------------------------------- the flow
+
+
+def _flow(file: Path) -> str:
+    """Every line of both sets: AUC in percent, and what the whole command took."""
+    told = [line["cell"]["shape"] | line["cell"] | line["found"] for line in Kept.at(file).all()]
+    costs = ("cpu", "mb", "messages")
+    rows = world.summary(told, (world.BOTH, world.BANK_ALONE, *costs))
+    found = {(row["data"], row["line"]): row for row in rows}
+    sets, names = (list(dict.fromkeys(key[at] for key in found)) for at in (0, 1))
+    lines = []
+    for name in names:
+        own = [found[each, name] for each in sets]
+        cells = [name, str(min(row["seeds"] for row in own))]
+        for row in own:
+            alone = row[world.BANK_ALONE]
+            cells.append(f"{row[world.BOTH]:.1f} ± {row['se']:.1f}")
+            cells.append("–" if alone is None else f"{alone:.1f}")
+        for cost in costs:
+            values = [row[cost] for row in own]
+            cells.append("" if None in values else " / ".join(f"{value:,.0f}" for value in values))
+        lines.append(cells)
+    kinds = [f"{name.capitalize()}, {known}" for name in sets for known in ("both", "bank alone")]
+    return _markdown(["", "seeds", *kinds, "processor seconds", "MB", "messages"], lines)
+
+
+_KNOWN = dict(zip(one_sided.KINDS, ("both", "the label party", "its partner"), strict=True))
+_ABSENT = {"–": "", "fill": ", absent side at its mean", "guess": ", absent side guessed"}
+
+
+def _one_sided(file: Path) -> str:
+    """AUC / log loss, means over seeds."""
+    rows = one_sided.means([line["cell"] | line["found"] for line in Kept.at(file).all()])
+    sets = list(dict.fromkeys(row["set"] for row in rows))
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        key = _KNOWN[row["known to"]], row["method"] + _ABSENT[row["absent side"]]
+        shown = f"{_short(row['auc'], 3)} / {_short(row['log loss'], 3)}"
+        lines.setdefault(key, {})[row["set"]] = shown
+    told = [[*key, *(cells[name] for name in sets)] for key, cells in lines.items()]
+    return _markdown(["known to", "", *(name.capitalize() for name in sets)], told)
+
+
 # ---------------------------------------------------------------------------------- SAGE
 
 
@@ -412,6 +457,8 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "generators-bank": (MADE_ROWS, lambda file: _generated(file, "bank")),
     "generators-credit": (MADE_ROWS, lambda file: _generated(file, "credit")),
     "generators-bars": (MADE_ROWS, _generator_bars),
+    "flow": (FLOW, _flow),
+    "one-sided": (ONE_SIDED, _one_sided),
     "sage-tables": (ALONE, _few_labels),
     "sage-runs": (CIFAR, lambda file: _standing(file, "accuracy")),
     "sage-published": (CIFAR, lambda file: _standing(file, "accuracy_published")),

@@ -190,7 +190,7 @@ def test_quick_run_has_every_kind_of_row():
 
 
 def test_promises_are_those_of_vfl():
-    assert not [*one_sided._bars("x", [{"known to": "both", "method": "Local"}])]
+    assert not [*one_sided._bars("x", [{"set": "x", "known to": "both", "method": "Local"}])]
     with pytest.raises(ConfigError, match="no 'VLF': did you mean 'VFL'"):
         one_sided.run(quick=True, methods="Local,VLF")
 

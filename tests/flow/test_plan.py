@@ -124,3 +124,14 @@ def test_a_choice_among_methods_is_foretold_with_what_the_file_says_of_it():
     assert bfv.bytes > 50 * dealer.bytes
     completed = plan(method=parts[:1], complete={}).costs(SIZES)
     assert completed["Auto + completed rows"].seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("task", "asked"),
+    [("multiclass", {"risa"}), ("count", {"local-vfl"}), (None, {"risa", "local-vfl"})],
+)
+def test_parties_are_asked_to_take_part_in_what_may_be_tried(task, asked):
+    """Whether rows are missing is not known before a run; what the label is may stand in a file."""
+    parties = [{**FILE["party"][0], "task": task}, {"name": "telco", "data": "telco.csv"}]
+    named = plan(party=parties, method=[{"name": "auto"}]).named_methods()
+    assert {*named} == {"auto", "local", "local-trees", "vfl", "boosting", *asked}

@@ -74,8 +74,11 @@ def test_lists_are_made_of_the_records():
         "vfl",
         "boosting",
     )
-    torn = contestants(horizontal=False, annotators=False, torn=True)
-    assert torn == ("local", "local-trees", "boosting", "risa")
+    torn = {"horizontal": False, "annotators": False, "torn": True}
+    assert contestants(**torn, numbers=False) == ("local", "local-trees", "boosting", "risa")
+    assert contestants(**torn, numbers=True) == ("local", "local-trees", "boosting", "local-vfl")
+    either = contestants(horizontal=False, annotators=False)
+    assert either == ("local", "local-trees", "vfl", "boosting", "local-vfl", "risa")
     several = contestants(horizontal=False, annotators=True, torn=True)
     assert several == ("majority", "dawid-skene", "inc")
     assert contestants(horizontal=True, annotators=False, torn=True) == (

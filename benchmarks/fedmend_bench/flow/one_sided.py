@@ -9,8 +9,11 @@ beside it: networks, boosted trees (ours, and scikit-learn's of the left join in
 
 from __future__ import annotations
 
+import itertools
+import time
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,6 +34,7 @@ from fedmend.methods import (
 )
 from fedmend.secure.align import align
 from fedmend_bench import datasets
+from fedmend_bench.cells import run_cells
 from fedmend_bench.clear import Clear
 from fedmend_bench.harness import Bar, BenchResult
 from fedmend_bench.options import chosen, listed
@@ -43,6 +47,20 @@ LABELS, OTHER = "labels", "other"
 NETWORKS = {each.__name__: each for each in (VFL, LocalVFL, AbsentPartner, RISA, Local)}
 TREES = {each.__name__: each for each in (SecureBoost, LocalTrees)}
 MODELS = (*NETWORKS, *TREES, "GBDT left join")
+KINDS = ("both", f"{LABELS} only", f"{OTHER} only")
+"""Who knows a test row."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method on one torn table. epochs: of networks, at most."""
+
+    data: str
+    method: str
+    rows: int
+    overlap: float
+    seed: int
+    epochs: int
 
 
 def run(
@@ -53,40 +71,38 @@ def run(
     seeds: str = "10,11,12,13,14",
     epochs: int = 60,
     methods: str = ",".join(MODELS),
+    processes: int = 1,
+    folder: str | None = None,
 ) -> BenchResult:
     """Mean AUC and log loss over seeds; the bars compare guessing with the mean row."""
     names, numbers = listed(sets), [int(each) for each in listed(seeds)]
     wanted = chosen("methods", methods, MODELS)
     if quick:
-        names, numbers, rows, epochs = ["breast-cancer"], [10, 11], 600, 20
-    table: list[dict[str, Any]] = []
-    bars: list[Bar] = []
-    for name in names:
-        shared = 0.4 if quick else overlap
-        found = [
-            each for seed in numbers for each in measured(name, rows, shared, seed, epochs, wanted)
-        ]
-        lines = sorted(
-            _means(name, found), key=lambda row: (row["known to"] != "both", row["known to"])
-        )
-        table += lines
-        bars += _bars(name, lines)
-    return BenchResult(NAME, table, bars)
+        names, numbers, rows, epochs, overlap = ["breast-cancer"], [10, 11], 600, 20, 0.4
+    cells = [
+        Cell(name, method, rows, overlap, seed, epochs)
+        for seed, name, method in itertools.product(numbers, names, wanted)
+    ]
+    found = run_cells(measure, cells, folder, processes)
+    table = means([vars(cell) | each for cell, each in zip(cells, found, strict=True)])
+    return BenchResult(NAME, table, [bar for name in names for bar in _bars(name, table)])
 
 
-def measured(
-    name: str, rows: int, overlap: float, seed: int, epochs: int, methods: Sequence[str]
-) -> Iterator[dict[str, Any]]:
-    """Every method on one torn table, for each kind of test row."""
-    fed, truth = torn(name, rows, overlap, seed)
-    for method in methods:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FedmendWarning)
-            model = _made(method, epochs, seed).fit(fed)
-        for known in (f"{LABELS} {OTHER}", LABELS, OTHER):
-            if known != OTHER or OTHER in _parties(model):
-                for found in _scored(model, fed, known, truth):
-                    yield {"method": method} | found
+def measure(cell: Cell) -> dict[str, Any]:
+    """The scores of each kind of test row; seconds are the processor's."""
+    fed, truth = torn(cell.data, cell.rows, cell.overlap, cell.seed)
+    began = time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedmendWarning)
+        model = _made(cell.method, cell.epochs, cell.seed).fit(fed)
+    seconds = round(time.process_time() - began, 2)
+    scores = [
+        each
+        for known in (f"{LABELS} {OTHER}", LABELS, OTHER)
+        if known != OTHER or OTHER in _parties(model)
+        for each in _scored(model, fed, known, truth)
+    ]
+    return {"seconds": seconds, "scores": scores}
 
 
 def _parties(model: Any) -> list[str]:
@@ -137,7 +153,7 @@ def _scored(model: Any, fed: Federation, known: str, truth: np.ndarray) -> Itera
         if way == "fill":
             network.has_imputed = True
         yield {
-            "known to": "both" if both else f"{known} only",
+            "known to": KINDS[0] if both else f"{known} only",
             "absent side": way,
             "auc": scores["auc"],
             "log_loss": scores["log_loss"],
@@ -147,28 +163,39 @@ def _scored(model: Any, fed: Federation, known: str, truth: np.ndarray) -> Itera
 # ---------------------------------------------------------------- figures
 
 
-def _means(name: str, found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    keys = ["known to", "method", "absent side"]
-    for key, group in pd.DataFrame(found).groupby(keys, sort=True):
-        yield (
-            {"set": name}
-            | dict(zip(keys, key, strict=True))
-            | {
-                "auc": float(group["auc"].mean()),
-                "sd": float(group["auc"].std()) if len(group) > 1 else 0.0,
-                "log loss": float(group["log_loss"].mean()),
-                "seeds": len(group),
-            }
-        )
+def means(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for every set, method, and kind of test row; rows known to both first."""
+    done = [
+        {"set": line["data"], "method": line["method"]} | each
+        for line in lines
+        for each in line.get("scores", ())
+    ]
+    keys = ["set", "known to", "method", "absent side"]
+    rows = [
+        dict(zip(keys, key, strict=True))
+        | {
+            "auc": float(group["auc"].mean()),
+            "sd": float(group["auc"].std()) if len(group) > 1 else 0.0,
+            "log loss": float(group["log_loss"].mean()),
+            "seeds": len(group),
+        }
+        for key, group in pd.DataFrame(done).groupby(keys, sort=False)
+    ]
+    failed = [
+        {"set": line["data"], "method": line["method"], "failed": line["failed"]}
+        for line in lines
+        if "failed" in line
+    ]
+    return sorted(rows, key=lambda row: KINDS.index(row["known to"])) + failed
 
 
-def _bars(name: str, lines: Sequence[dict[str, Any]]) -> Iterator[Bar]:
+def _bars(name: str, table: Sequence[dict[str, Any]]) -> Iterator[Bar]:
     """Guessing must not lose to the mean row, for the model that is trained on shared rows."""
-    for known in (f"{LABELS} only", f"{OTHER} only"):
+    for known in KINDS[1:]:
         by_way = {
             each["absent side"]: each
-            for each in lines
-            if each["known to"] == known and each["method"] == "VFL"
+            for each in table
+            if (each["set"], each.get("known to"), each["method"]) == (name, known, "VFL")
         }
         if not by_way:
             continue

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fedmend.data.encode import NUMBERS
 from fedmend.federation import Federation
 from fedmend.flow.config.rewriting import without_passwords
 from fedmend.flow.config.settings import (
@@ -183,8 +184,10 @@ class Plan:
         horizontal, several_label = self.config.horizontal, len(self.config.labellers) > 1
         named = [method.name for method in self.trainings]
         if self.choose is not None:
-            several = several_label and not self.one_label
-            named += [AUTO, *self.choose.names(horizontal=horizontal, several=several)]
+            how = {"horizontal": horizontal, "several": several_label and not self.one_label}
+            task = self.config.task
+            numbers = None if task is None else task in NUMBERS
+            named += [AUTO, *self.choose.names(**how, numbers=numbers)]
         if self.complete is not None:
             named.append(self.complete.name)
         if self.correct is not None:

@@ -24,8 +24,8 @@ class Record:
     name: in a federation.toml. home: the module under `fedmend.methods`, and its class. title: as
     people call it. words: what it does, in a line. annotators: it learns from the labels of several
     parties. classes_only: it cannot learn numbers. partners: columns of other parties matter to it.
-    contest: ``auto`` tries it "always", if rows are missing somewhere ("torn") or
-    nowhere ("whole"), or never ("").
+    contest: ``auto`` tries it "always", if rows are missing somewhere ("torn"; of labels that are
+    numbers "torn numbers") or nowhere ("whole"), or never ("").
     rate: what it costs; None where nobody has measured it. page: of the docs.
     """
 
@@ -129,6 +129,7 @@ _RECORDS = (
         "vertical.vfl:LocalVFL",
         "all parties and all labelled rows, zeros where a side is missing",
         "vfl-baselines",
+        contest="torn numbers",
         rate=Rate(0.1, 0.044, 0, 520, lambda facts: facts.own() * facts.halves, batch=64),
     ),
     Record(
@@ -349,18 +350,24 @@ def make(name: str, params: Mapping[str, Any], seed: int | None = None) -> Any:
     return made if seed is None or "seed" not in made.get_params() else made.set_params(seed=seed)
 
 
-def contestants(*, horizontal: bool, annotators: bool, torn: bool | None) -> tuple[str, ...]:
+def contestants(
+    *, horizontal: bool, annotators: bool, torn: bool | None = None, numbers: bool | None = None
+) -> tuple[str, ...]:
     """The methods that ``auto`` compares in such a federation, the cheapest first.
 
-    torn: None where that is not known yet, so that it may be either.
+    torn: rows are missing somewhere. numbers: the label is one. None of what is not known yet, so
+    that it may be either.
     """
     when = ["always", *["torn"] * (torn is not False), *["whole"] * (torn is not True)]
+    if numbers is not False and torn is not False:
+        when.append("torn numbers")
     return tuple(
         record.name
         for record in _RECORDS
         if record.contest in when
         and record.horizontal == horizontal
         and record.annotators == annotators
+        and not (numbers and record.classes_only)
     )
 
 
@@ -382,11 +389,12 @@ def _of_auto(facts: Facts) -> Cost:
     """All candidates in every fold that the budget has room for, and what is heard on all rows."""
     horizontal = facts.aligned is None
     several = not horizontal and len(facts.labellers) > 1
+    numbers = facts.classes == 1
     names = facts.asked.get("candidates") or contestants(
-        horizontal=horizontal, annotators=several, torn=facts.alone > 0
+        horizontal=horizontal, annotators=several, torn=facts.alone > 0, numbers=numbers
     )
     tried = [METHODS[name] for name in names]
-    able = [each for each in tried if facts.classes > 1 or not each.classes_only]
+    able = [each for each in tried if not (numbers and each.classes_only)]
     given, plain = facts.asked.get("settings") or {}, replace(facts, asked={})
     once = [estimate(each.name, plain, each.known(given)) for each in able if each.rate is not None]
     # One of a contest is trained in the end; of a model that chooses itself what is heard, and in

@@ -349,12 +349,18 @@ def test_few_common_rows() -> None:
 
 
 def test_candidates_fit_the_tears() -> None:
-    def slugs(fed: fm.Federation, completed: bool = False) -> list[str]:
-        return [each.slug for each in fm.Auto()._candidates(fed, completed)]
+    def slugs(fed: fm.Federation, completed: bool = False, numbers: bool = False) -> list[str]:
+        return [each.slug for each in fm.Auto().entering(fed, numbers, completed)]
 
     torn, frame = federation(people()), people()
     assert slugs(torn) == ["local", "local-trees", "boosting", "risa"]
     assert slugs(torn, True)[4:] == ["vfl-completed"]
+    # evidence is of classes; where the label is a number another network stands for it
+    names = ["local", "local-trees", "boosting", "local-vfl"]
+    assert slugs(torn, numbers=True) == names
+    numbers = fm.Auto(**BRIEF).fit(federation(people(1, "number")))
+    assert [each["name"] for each in numbers.choice_["candidates"]] == names
+    assert not any(each["skipped"] for each in numbers.choice_["candidates"])
     table = fm.Table(range(N), frame[["a", "y"]], label="y")
     whole = fm.Federation(
         fm.Party("bank", table), fm.Party("telco", fm.Table(range(N), frame[["d"]]))

@@ -189,3 +189,11 @@ def test_classes_that_a_model_does_not_know_have_the_least_probability() -> None
     assert (
         Pool(np.ones((2, 1)))(Held(outputs[:1], np.eye(2)[:1], np.zeros(1), np.zeros(1))).sum() == 1
     )
+
+
+@pytest.mark.parametrize("shape", [(3, 501), (3, 501, 4)])
+def test_who_is_not_heard_does_not_change_a_bit(shape) -> None:
+    outputs, weights = np.random.default_rng(0).dirichlet(np.ones(4), 3 * 501), [0.3, 0.0, 0.6]
+    outputs = (outputs if len(shape) == 3 else 100 * outputs[:, 0]).reshape(shape)
+    heard = blend.pooled(outputs[[0, 2]], np.array([0.3, 0.6]))
+    assert np.array_equal(blend.pooled(outputs, np.array(weights)), heard)

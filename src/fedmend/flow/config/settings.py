@@ -164,12 +164,9 @@ class AutoSettings(MethodSettings):
     folds: int = Field(default=5, ge=2)
     budget: float = Field(default=120.0, gt=0)
 
-    def names(self, *, horizontal: bool, several: bool, torn: bool | None = None) -> Sequence[str]:
-        """The methods worth trying, the cheapest first.
-
-        several: parties label. torn: one party alone has rows, worth methods that use them.
-        """
-        return self.candidates or contestants(horizontal=horizontal, annotators=several, torn=torn)
+    def names(self, *, horizontal: bool, several: bool, **more: bool | None) -> Sequence[str]:
+        """The methods worth trying, the cheapest first. several: parties label. more: if known."""
+        return self.candidates or contestants(horizontal=horizontal, annotators=several, **more)
 
 
 class CompleteSettings(_WithParameters):

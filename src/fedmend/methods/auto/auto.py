@@ -199,6 +199,8 @@ class _Contest:
             asked = {name: [None] for name in self.fed.names} | {party: [self.how.task, weights]}
             told = {name: workers[name].create(*each) for name, each in asked.items()}
         self.network.take_about(told[party])
+        numbers = self.network.task == "regression"
+        self.candidates = self.how.entering(self.fed, numbers, self.completed is not None)
         least = max(LEAST, *(int(each["least"]) for each in told.values()))
         real = counts.aligned - counts.completed
         # Nothing can be said of a row of whom nobody knows more than the label.
@@ -386,7 +388,6 @@ class Auto(LabelledEstimator):
         folder = None if checkpoint is None else Path(checkpoint)
         network = BlendNetwork(fed, party)
         contest = _Contest(self, fed, completed, network, progress, folder)
-        contest.candidates = self._candidates(fed, completed is not None)
         folds = contest.run(resume)
         metric = self.metric or ("rmse" if network.task == "regression" else "auc")
         found = contest.choose(metric)
@@ -436,9 +437,11 @@ class Auto(LabelledEstimator):
             estimator.set_params(trees=min(given["trees"], trees), validation=0.0)
         return estimator
 
-    def _candidates(self, fed: Federation, completed: bool) -> list[Candidate]:
+    def entering(self, fed: Federation, numbers: bool, completed: bool) -> list[Candidate]:
+        """Who is tried. numbers: the label is one. completed: there are completed rows."""
+
         def names(torn: bool) -> tuple[str, ...]:
-            given = contestants(horizontal=False, annotators=False, torn=torn)
+            given = contestants(horizontal=False, annotators=False, torn=torn, numbers=numbers)
             return self.candidates or given
 
         found = [Candidate(name) for name in names(any(fed.alignment.unaligned.values()))]
@@ -463,7 +466,7 @@ class Auto(LabelledEstimator):
         for name in self.candidates or ():
             self.made(Candidate(name), self.label_party or "").check_params()
         column = (self.settings or {}).get("weight_column")
-        given = self.candidates or contestants(horizontal=False, annotators=False, torn=None)
+        given = self.candidates or contestants(horizontal=False, annotators=False)
         for name in given if column is not None else ():
             if "weight_column" not in METHODS[name].load().parameter_names():
                 raise ConfigError(
@@ -621,7 +624,7 @@ def _gain(
 ) -> tuple[float, tuple[float, float], str]:
     """What is gained, at the least and at the most, and all of it in words."""
     sign = -1 if metric in LOWER_IS_BETTER else 1
-    low, high = sorted(sign * each for each in interval or (0.0, 0.0))
-    gain = sign * apart
+    low, high = sorted(sign * each + 0.0 for each in interval or (0.0, 0.0))
+    gain = sign * apart + 0.0  # not -0.0, which would be shown
     words = f"{pretty(metric)} {gain:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}"
     return gain, (low, high), words

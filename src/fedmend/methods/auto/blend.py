@@ -84,7 +84,12 @@ class Pool:
 
 
 def pooled(outputs: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """**Shape** [m, n, C] or [m, n], [m]; [n, C] or [n]."""
+    """**Shape** [m, n, C] or [m, n], [m]; [n, C] or [n].
+
+    Models that are not heard change nothing, not even how the others' sum is rounded.
+    """
+    heard = weights > 0
+    outputs, weights = outputs[heard], weights[heard]
     if outputs.ndim == 2:
         return np.asarray(weights @ outputs)
     return _softmax(np.tensordot(weights, np.log(np.clip(outputs, FLOOR, 1.0)), 1))
