@@ -1,7 +1,8 @@
 """What a table is worth in the clear: scikit-learn on rows that no federation could join.
 
-Boosting (``HistGradientBoostingClassifier``) and logistic regression with the settings they have by
-default, of a simulated federation whose tables are read at its sites:
+Boosting (``HistGradientBoostingClassifier``, of numbers ``HistGradientBoostingRegressor``) and
+logistic regression with the settings they have by default, of a simulated federation whose tables
+are read at its sites:
 
 - ``own``: the label party's columns alone;
 - ``aligned``: the rows known to both;
@@ -19,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 
 from fedmend.data.encode import as_numbers
-from fedmend.data.schema import Schema
+from fedmend.data.schema import NUMERIC, Schema
 from fedmend.data.table import Table
 from fedmend.federation import Federation
 from fedmend.federation.engines.local import LocalEngine
@@ -61,21 +62,30 @@ class Clear:
         rows = np.flatnonzero(labelled & (known >= 0) if self.rows == "aligned" else labelled)
         self.schemas_ = [owner.features.schema, partner.schema]
         y = owner.y.to_numpy()
-        self.classes_ = np.unique(y[labelled])
+        self._of_numbers = owner.schema[str(owner.label)].kind in NUMERIC
+        self.classes_ = np.unique(y[labelled][: 0 if self._of_numbers else None])
         self._model = self._made(len(np.unique(y[rows])))
         self._model.fit(self._cells(owner, partner, known)[rows], y[rows])
         return self
 
     def _made(self, classes: int) -> Any:
         from sklearn.dummy import DummyClassifier
-        from sklearn.ensemble import HistGradientBoostingClassifier
+        from sklearn.ensemble import (
+            HistGradientBoostingClassifier,
+            HistGradientBoostingRegressor,
+        )
 
         if classes < 2:  # among few aligned rows: there is nothing to learn
             return DummyClassifier()
 
         kinds = self._kinds()
         if CLEAR[self.name][0] == "boosting":
-            return HistGradientBoostingClassifier(
+            kind = (
+                HistGradientBoostingRegressor
+                if self._of_numbers
+                else HistGradientBoostingClassifier
+            )
+            return kind(
                 categorical_features=kinds == "nominal", random_state=self.seed, **self.settings
             )
         from sklearn.compose import make_column_transformer
@@ -123,16 +133,23 @@ class Clear:
 
         rows: as estimators have it, and looked at by none: here all are of one kind.
         """
-        owner, partner = _tables(fed)
-        found = self._model.predict_proba(self._cells(owner, partner, _known(fed)))
+        owner = _tables(fed)[0]
+        found = self._model.predict_proba(self._asked(fed))
         out = np.zeros((len(owner), len(self.classes_)))
         out[:, np.searchsorted(self.classes_, self._model.classes_)] = found
         return out
 
     def evaluate(self, fed: Federation, *, rows: str | None = None) -> dict[str, float]:
         """All metrics of the label party's rows."""
-        truth = np.searchsorted(self.classes_, _tables(fed)[0].y.to_numpy())
-        return metrics.classification(truth, self.predict_proba(fed))
+        truth = _tables(fed)[0].y.to_numpy()
+        if self._of_numbers:
+            return metrics.regression(truth, self._model.predict(self._asked(fed)))
+        return metrics.classification(
+            np.searchsorted(self.classes_, truth), self.predict_proba(fed)
+        )
+
+    def _asked(self, fed: Federation) -> np.ndarray:
+        return self._cells(*_tables(fed), _known(fed))
 
 
 def _names(fed: Federation) -> tuple[str, str]:

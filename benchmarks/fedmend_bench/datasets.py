@@ -552,6 +552,24 @@ for _name, _size in KEEL.items():
     _keel(_name, *_size)
 
 
+NUMBERS = {
+    "adult-hours": ("adult", "hours_per_week"),
+    "bank-age": ("bank", "age"),
+    "covertype-elevation": ("covertype", "Elevation"),
+    "credit-limit": ("credit", "LIMIT_BAL"),
+    "diabetes": ("diabetes", "progression"),
+    "gmsc-lines": ("gmsc", "NumberOfOpenCreditLinesAndLoans"),
+}
+"""Tables of which a number is to be told, not the class that they are known for."""
+
+
+def load_number(name: str) -> Table:
+    """One of these, without the class."""
+    known, column = NUMBERS[name]
+    table = load(known)
+    return table if table.label == column else table.features.with_label(column)
+
+
 # --- files --------------------------------------------------------------------------
 
 

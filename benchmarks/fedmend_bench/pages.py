@@ -26,6 +26,7 @@ from fedmend_bench.sage.curves import MARKS, Curve, add_curves, read_curves
 from fedmend_bench.sage.data import paper_accuracy
 from fedmend_bench.sage.tables import CANDIDATES, Cell, summary
 from fedmend_bench.tabular import table as tabular
+from fedmend_bench.tabular.table import main_metric
 
 NAME = "pages"
 HELP = "the tables of results pages, made anew from the files of results; measures nothing"
@@ -34,7 +35,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 MADE = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- made: end -->)", re.DOTALL)
 CIFAR, SEARCH, THREE = "sage-cifar10.csv", "risa-search.jsonl", "risa-three-parties.jsonl"
 ALONE, MADE_ROWS, KEEL = "sage-tables.jsonl", "generators.jsonl", "keel.jsonl"
-FLOW, ONE_SIDED = "flow.jsonl", "one-sided.jsonl"
+FLOW, ONE_SIDED, NUMBERS = "flow.jsonl", "one-sided.jsonl", "numbers.jsonl"
 BASES = {"FlexMatch+SAGE": "FedAvg+FlexMatch", "FedDB+SAGE": "FedDB", "FedDure+SAGE": "FedDure"}
 ROUNDS = (1, 5, 10, 20, 30, 50, 75, 100, 150, 200, 250, 300)
 
@@ -151,9 +152,9 @@ def _signed(value: float, digits: int = 4) -> str:
 
 
 def _gains(values: tabular.Values, method: str) -> list[float]:
-    """`auto`'s AUC less a method's, draw by draw."""
+    """`auto`'s AUC (of numbers R²) less a method's, draw by draw."""
     ours, theirs = values[tabular.AUTO], values[method]
-    return [ours[seed]["auc"] - theirs[seed]["auc"] for seed in ours if seed in theirs]
+    return [main_metric(ours[s]) - main_metric(theirs[s]) for s in ours if s in theirs]
 
 
 def _spread(values: Sequence[float]) -> float:
@@ -170,7 +171,7 @@ def _found(file: Path) -> dict[tabular.Place, tabular.Values]:
 
 
 def _sets(file: Path) -> str:
-    """`auto`'s AUC and, in brackets, how far it is from the best of what there is without it."""
+    """How good `auto` is and, in brackets, how far from the best of what there is without it."""
     found = _found(file)
     kinds = sorted({place[2:] for place in found}, key=lambda kind: (kind[0], kind[1]))
     lines: dict[str, list[str]] = {}
@@ -180,13 +181,13 @@ def _sets(file: Path) -> str:
             values = found[(rows, data, *kind)]
             gains = {name: _gains(values, name) for name in tabular.ALTERNATIVES}
             gain = min(gains.values(), key=statistics.mean)
-            auc = statistics.mean(each["auc"] for each in values[tabular.AUTO].values())
-            cells.append(f"{_short(auc, 3)} ({_gained(gain)})")
+            own = statistics.mean(main_metric(each) for each in values[tabular.AUTO].values())
+            cells.append(f"{_short(own, 3)} ({_gained(gain)})")
     head = [f"{share:g} % {known}" for share, known in kinds]
     return _markdown(["", *head], list(lines.values()))
 
 
-def _beside(file: Path) -> str:
+def _beside(file: Path, metric: str) -> str:
     """`auto` less each method: the mean over sets and overlaps, and where it is behind."""
     found = _found(file)
     lines = []
@@ -202,7 +203,7 @@ def _beside(file: Path) -> str:
             surely = sum(statistics.mean(g) + 2 * _spread(g) < -tabular.WITHIN for g in gains)
             cells += [_gained(means), f"{behind} ({surely}) of {len(means)}"]
         lines.append(cells)
-    head = [f"{what}, {known}" for known in ("both", "one") for what in ("AUC", "behind")]
+    head = [f"{what}, {known}" for known in ("both", "one") for what in (metric, "behind")]
     return _markdown(["`auto` less", *head], lines)
 
 
@@ -452,7 +453,9 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "risa-search-images": (SEARCH, lambda file: _searched(file, ("cifar10",), (1, 10, 50), 50000)),
     "risa-three-parties": (THREE, _three_parties),
     "keel-sets": (KEEL, _sets),
-    "keel-methods": (KEEL, _beside),
+    "keel-methods": (KEEL, partial(_beside, metric="AUC")),
+    "numbers-sets": (NUMBERS, _sets),
+    "numbers-methods": (NUMBERS, partial(_beside, metric="R²")),
     "generators-adult": (MADE_ROWS, lambda file: _generated(file, "adult")),
     "generators-bank": (MADE_ROWS, lambda file: _generated(file, "bank")),
     "generators-credit": (MADE_ROWS, lambda file: _generated(file, "credit")),

@@ -430,6 +430,18 @@ def test_regression_is_standardised_and_comes_back():
     assert constant.scale_ == 1 and constant.transform(series).tolist() == [0, 0, 0]
 
 
+def test_what_is_told_of_numbers_lies_within_means_of_the_least_rows():
+    series = pd.Series(np.arange(1.0, 101.0), name="y")
+    encoder = LabelEncoder(least=10).fit(series, infer_column("y", series))
+    far = np.array([-1e6, 0.0, 1e6])
+    assert encoder.told(far).tolist() == [5.5, 50.5, 95.5], "nobody's own label"
+    copy = LabelEncoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
+    assert copy.told(far).tolist() == [5.5, 50.5, 95.5]
+    before = {key: value for key, value in encoder.to_dict().items() if key != "span"}
+    assert LabelEncoder.from_dict(before).told(far)[2] > 1e7, "as a model of before was"
+    np.testing.assert_allclose(encoder.inverse(encoder.transform(series)), series, rtol=1e-5)
+
+
 def test_task_can_be_said():
     assert fit_labels([1, 2, 3, 4], task="multiclass")[0].classes_ == [1, 2, 3, 4]
     assert fit_labels([0, 1, 2] * 5, task="regression")[0].mean_ == 1.0

@@ -20,7 +20,7 @@ import pandas as pd
 from fedmend._json import write_json
 from fedmend.data.crowds import annotators
 from fedmend.data.table import Table
-from fedmend.methods.recipes import COMPLETE, CORRECT, RECIPES
+from fedmend.methods.recipes import COMPLETE, CORRECT, INFER, RECIPES
 from fedmend_bench.flow.world import BANK, LABEL, LABELLERS, TELCO, Shape, make_world, votes_only
 
 __all__ = ["Line", "all_lines", "single_lines", "write_config", "write_world"]
@@ -92,7 +92,7 @@ def all_lines() -> list[Line]:
     # Without label correction a recipe is for one labeller, and stands among the single methods.
     together = [name for name, each in RECIPES.items() if "correct" in each.tables]
     majority = {"name": "majority", "among": "labellers", "epochs": 1}
-    last, completed = {"name": "vfl"}, {"complete": COMPLETE}
+    last, chosen, completed = {"name": "vfl"}, {"name": AUTO}, {"complete": COMPLETE}
     return [
         *(Line(name, recipe=name) for name in together),
         *single_lines(),
@@ -100,7 +100,11 @@ def all_lines() -> list[Line]:
         Line(
             "majority → FedPSG-PUM → VFL", tables={"correct": majority, **completed, "method": last}
         ),
-        Line(AUTO, tables={"correct": CORRECT, **completed, "method": {"name": AUTO}}),
+        Line(AUTO, COLUMNS, {"method": chosen}),
+        Line("FedPSG-PUM → auto", COLUMNS, {**completed, "method": chosen}),
+        Line("InC → auto", tables={"correct": CORRECT, "method": chosen}),
+        Line("Dawid–Skene → auto", tables={"correct": INFER, "method": chosen}),
+        Line("InC → FedPSG-PUM → auto", tables={"correct": CORRECT, **completed, "method": chosen}),
         Line(ADVISED, tables={"method": {"name": "inc"}}, advised=True),
         Line(ORACLE, COLUMNS, {"method": last}, mended=True),
         Line(GBDT, COLUMNS, clear=True),

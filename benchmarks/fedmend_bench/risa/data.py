@@ -28,7 +28,7 @@ PARTIES = (LABELS, PARTNER)
 TABLES = ("adult", "bank", "credit", "criteo-tiny")
 IMAGES = ("cifar10", "digits")
 NAMES: tuple[str, ...] = (*IMAGES, *TABLES, "gmsc", "covertype", "letter", "sensorless")
-NAMES += ("breast-cancer", *datasets.KEEL)
+NAMES += ("breast-cancer", *datasets.KEEL, *datasets.NUMBERS)
 RARE = 10
 ALONE = "alone"
 """The scope in which every party has its side of the test rows and nobody knows the other's."""
@@ -80,7 +80,7 @@ def load_sides(name: str, seed: int, rows: int | None, test: int | None, parties
         train, held_out = _cifar10()
         train, held_out = _some(train, rows, rng), _some(held_out, test, rng)
     else:
-        table = _digit_images() if name == "digits" else datasets.load(name)
+        table = _table(name)
         train, held_out = _split(table, rows, test, rng)
         if name.startswith("criteo"):
             train, held_out = pool_rare(train, held_out)
@@ -99,6 +99,12 @@ def load_sides(name: str, seed: int, rows: int | None, test: int | None, parties
         for table in (train, held_out)
     ]
     return Sides(name, sides[0], sides[1])
+
+
+def _table(name: str) -> Table:
+    if name in datasets.NUMBERS:
+        return datasets.load_number(name)
+    return _digit_images() if name == "digits" else datasets.load(name)
 
 
 @lru_cache(maxsize=1)

@@ -46,6 +46,7 @@ HELP = "auto, trees and networks beside boosting in the clear, on eight torn tab
 SETS = ("adult", "credit", "bank", "gmsc", "criteo-tiny", "covertype", "letter", "sensorless")
 KEEL = tuple(datasets.KEEL)
 """Tables on which nothing was ever chosen."""
+NUMBERS = tuple(datasets.NUMBERS)
 AUTO, LEFT_JOIN = "auto", "GBDT left join"
 OURS = {
     AUTO: "auto",
@@ -136,9 +137,10 @@ def run(
 
 
 def _sets(sets: Any) -> list[str]:
-    """Names of data sets; keel is all of that repository's."""
-    names = chosen("sets", sets, (*SETS, "breast-cancer", "keel", *KEEL))
-    return [name for each in names for name in (KEEL if each == "keel" else (each,))]
+    """Names of data sets; keel is all of that repository's, numbers all whose label is one."""
+    groups = {"keel": KEEL, "numbers": NUMBERS}
+    names = chosen("sets", sets, (*SETS, "breast-cancer", *groups, *KEEL, *NUMBERS))
+    return [name for each in names for name in groups.get(each, (each,))]
 
 
 def _asked(methods: Any) -> list[str]:
@@ -164,8 +166,15 @@ def _cells(
     cells = dict.fromkeys(
         Cell(name, method, shares[0] if method in ANY_OVERLAP else share, seed, rows, test)
         for name, method, share, seed in itertools.product(names, methods, shares, seeds)
+        if name not in NUMBERS or _tells_numbers(method)
     )
     return sorted(cells, key=lambda cell: (cell.seed, -_seconds(cell)))
+
+
+def _tells_numbers(method: str) -> bool:
+    if method in OURS:
+        return not registry.METHODS[OURS[method]].classes_only
+    return method.startswith("GBDT")
 
 
 # Of 6,000 rows of two classes, on a busy core. What grows a tree for each class takes longer.
@@ -182,7 +191,8 @@ def _seconds(cell: Cell) -> float:
         once = sum(_seconds(replace(cell, method=name)) for name in OURS if name != AUTO)
         return max(1.7 * once, min(6 * once, 120)) + once
     trees = cell.method in ("SecureBoost", "LocalTrees") or cell.method.startswith("GBDT")
-    rows = min(cell.rows, 0.8 * datasets.info(cell.data).rows)
+    known, _ = datasets.NUMBERS.get(cell.data, (cell.data, ""))
+    rows = min(cell.rows, 0.8 * datasets.info(known).rows)
     each = _CLASSES.get(cell.data, 1) if trees else 1
     return _SECONDS.get(cell.method, 2) * each * (rows + 1_000) / 7_000
 
@@ -195,7 +205,7 @@ def measure(cell: Cell) -> dict[str, Any]:
     sides = load_sides(cell.data, cell.seed, cell.rows, cell.test)
     world = tear(sides, cell.overlap / 100, cell.seed)
     if cell.method in OURS:
-        model = registry.make(OURS[cell.method], {}, cell.seed)
+        model = registry.make(OURS[cell.method], _told(cell), cell.seed)
     else:
         size = Size(False, world.overlap, len(sides.train[LABELS]))
         model = risa_methods.make(cell.method, size, cell.seed)
@@ -212,8 +222,19 @@ def measure(cell: Cell) -> dict[str, Any]:
     return found
 
 
+def _told(cell: Cell) -> dict[str, Any]:
+    """Few whole numbers are taken for classes unless a file says what they are."""
+    return {"task": "regression"} if cell.data in NUMBERS else {}
+
+
 def _scored(scores: dict[str, float]) -> dict[str, float]:
-    return {name: round(scores[name], 5) for name in ("auc", "accuracy", "log_loss")}
+    names = ("r2", "rmse", "mae") if "r2" in scores else ("auc", "accuracy", "log_loss")
+    return {name: round(scores[name], 5) for name in names}
+
+
+def main_metric(scores: dict[str, float]) -> float:
+    """AUC, or of numbers R²: what tables show and bars compare."""
+    return scores["r2"] if "r2" in scores else scores["auc"]
 
 
 # ---------------------------------------------------------------------------------- results
@@ -246,14 +267,14 @@ def _place(name: str) -> int:
 
 
 def summary(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for every set and method: AUC, mean ± standard error, of both kinds of rows."""
+    """A row for every set and method: AUC or R², mean ± standard error, of both kinds of rows."""
     table: dict[tuple[int, str, str], dict[str, Any]] = {}
     for (rows, data, share, known), values in spread(lines).items():
         for method in sorted(values, key=METHODS.index):
             row = table.setdefault((rows, data, method), {"data": data, "method": method})
-            aucs = [each["auc"] for each in values[method].values()]
-            row["seeds"] = max(row.get("seeds", 0), len(aucs))
-            row[f"{share:g} % {known}"] = shown(aucs)
+            told = [main_metric(each) for each in values[method].values()]
+            row["seeds"] = max(row.get("seeds", 0), len(told))
+            row[f"{share:g} % {known}"] = shown(told)
     for (rows, data, method), row in table.items():
         own = [
             line["seconds"]
@@ -294,11 +315,9 @@ def promises(lines: Sequence[dict[str, Any]]) -> list[Bar]:
     return bars
 
 
-def _mean(
-    scores: dict[int, dict[str, float]], beside: dict[int, dict[str, float]], metric: str = "auc"
-) -> float:
+def _mean(scores: dict[int, dict[str, float]], beside: dict[int, dict[str, float]]) -> float:
     """Over the seeds that both have."""
-    common = [each[metric] for seed, each in scores.items() if seed in beside]
+    common = [main_metric(each) for seed, each in scores.items() if seed in beside]
     return statistics.mean(common) if common else float("nan")
 
 

@@ -630,6 +630,7 @@ class LabelEncoder:
     ``task="auto"``: binary, nominal and ordinal columns are classes; an integer column is
     classes if it has at most 30 distinct values with two rows each on average; all else
     is regression. ``"count"``: numbers from 0 on; what else follows from counting is the method's.
+    least: rows that the least and the largest number to be told rest on.
 
     >>> y = pd.Series(["no", "yes", None], name="default")
     >>> encoder = LabelEncoder().fit(y, Column("default", "binary", ("no", "yes"), dtype="object"))
@@ -637,15 +638,17 @@ class LabelEncoder:
     ('binary', [0, 1, -1])
     """
 
-    def __init__(self, task: str = "auto", *, dtype: str = "float32") -> None:
+    def __init__(self, task: str = "auto", *, dtype: str = "float32", least: int = 1) -> None:
         if task not in TASKS:
             raise DataError(f"unknown task {task!r}", mend=f"use one of {', '.join(TASKS)}")
         self._asked = task
+        self._least = least
         self.dtype = dtype
         self.task = task
         self.classes_: list[Any] = []
         self.mean_ = 0.0
         self.scale_ = 1.0
+        self.span_ = (-np.inf, np.inf)
         self.column_: Column | None = None
 
     def fit(self, series: pd.Series, column: Column, party: str | None = None) -> LabelEncoder:
@@ -694,6 +697,8 @@ class LabelEncoder:
         self.mean_ = float(values.mean())
         scale = float(values.std())
         self.scale_ = scale if np.isfinite(scale) and scale > 0 else 1.0
+        ends = np.sort(values)
+        self.span_ = float(ends[: self._least].mean()), float(ends[-self._least :].mean())
         self.classes_ = []
 
     def _fit_classes(self, series: pd.Series, column: Column, task: str) -> str:
@@ -761,6 +766,14 @@ class LabelEncoder:
         kept = np.dtype(column.dtype) if column.dtype in np.sctypeDict else None
         return found.astype(kept if kept is not None else type(self.classes_[0]))
 
+    def told(self, outputs: np.ndarray) -> np.ndarray:
+        """What a network says of numbers, in their own units and within what training rows had.
+
+        Where a cell is far out, a network goes on in a straight line, and errs by as much. The ends
+        are means of the `least` smallest and largest labels: nobody's own, as a leaf of a tree.
+        """
+        return np.clip(self.inverse(outputs), *self.span_)
+
     def _fitted(self) -> Column:
         if self.column_ is None:
             raise NotFitted("this LabelEncoder is not fitted. Mend: call fit(series, column) first")
@@ -776,6 +789,7 @@ class LabelEncoder:
             "classes": list(self.classes_),
             "mean": self.mean_,
             "scale": self.scale_,
+            "span": list(self.span_) if self.task == "regression" else None,
         }
 
     @classmethod
@@ -785,6 +799,8 @@ class LabelEncoder:
         encoder.task = values["task"]
         encoder.classes_ = list(values["classes"])
         encoder.mean_, encoder.scale_ = float(values["mean"]), float(values["scale"])
+        if values.get("span"):  # models of before have none
+            encoder.span_ = float(values["span"][0]), float(values["span"][1])
         encoder.column_ = Column.from_dict(values["column"])
         return encoder
 

@@ -209,7 +209,8 @@ class SplitWorker(_Checkpointed, ExchangeWorker):
         true = self.site.tables[self.scope.partition("@")[0]]
         own = self.table if self.reported is None else true
         column = own.schema[self._label_column(None)]
-        return LabelEncoder(task, dtype=dtype).fit(own.y, column, party=self.site.name)
+        encoder = LabelEncoder(task, dtype=dtype, least=self.site.rows.least)
+        return encoder.fit(own.y, column, party=self.site.name)
 
     def _label_likelihood(self) -> LabelLikelihood | None:
         """Of this party's labels, where they are corrected or known through randomised response."""
@@ -470,7 +471,7 @@ class TopHolder(_Checkpointed):
             return np.zeros((0, classes) if classes else 0, np.float32)
         outputs = np.concatenate(self._outputs)
         self._outputs = []
-        return labels.inverse(outputs[:, 0]) if labels.task == "regression" else outputs
+        return labels.told(outputs[:, 0]) if labels.task == "regression" else outputs
 
     def _scores(
         self,

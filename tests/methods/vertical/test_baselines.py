@@ -110,6 +110,17 @@ def test_regression(method, make_fed, make_frame):
         model.predict_proba(fed)
 
 
+@pytest.mark.parametrize("method", [Local, VFL])
+def test_a_cell_far_out_does_not_carry_a_number_away(method, make_fed, make_frame):
+    """A network goes on in a straight line: one typing error was worth an R² of -195,000."""
+    frame, test = (make_frame(rows, seed, task="regression") for rows, seed in ((300, 0), (60, 1)))
+    test.loc[0, "a"] = 1e6
+    fed = make_fed(frame, test=test)
+    told = method(**QUICK | {"epochs": 6, "lr": 1e-2}).fit(fed).predict(fed.on("test"))
+    ends = np.sort(frame["y"])
+    assert told.max() == pytest.approx(ends[-10:].mean()) and told.min() >= ends[:10].mean() - 1e-9
+
+
 def test_integer_labels_come_back_as_integers(make_fed, make_frame):
     frame = make_frame()
     frame["y"] = (frame["y"] == "yes").astype(int) + 3
