@@ -60,7 +60,6 @@ REGISTRY: dict[str, str] = {
     "sage-tables": "fedmend_bench.sage.tables",
     "risa": "fedmend_bench.risa.table",
     "tabular": "fedmend_bench.tabular.table",
-    "recipes": "fedmend_bench.flow.table",  # the same, by its earlier name
     "flow": "fedmend_bench.flow.table",
     "preflight": "fedmend_bench.flow.preflight",
     "one-sided": "fedmend_bench.flow.one_sided",

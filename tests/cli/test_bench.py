@@ -26,7 +26,7 @@ def test_in_a_checkout_they_are_listed(tmp_path: Path) -> None:
     found = bench(ROOT / "src", tmp_path)
     assert found.returncode == 0
     assert found.stdout.startswith("split ")
-    assert "recipes " in found.stdout
+    assert "flow " in found.stdout
 
 
 def test_without_one_it_says_where_to_get_them(tmp_path: Path) -> None:

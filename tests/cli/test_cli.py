@@ -119,8 +119,11 @@ def test_interrupt_says_how_to_go_on(call, workshop, monkeypatch):
     code, _, err = call("run")
     assert code == 130 and "fedmend run federation.toml --resume" in err
     assert workshop.leftovers() == ["federation.part"]
-    code, _, err = call("run", "--folder", "my runs/one", "--recipe", "complete-vfl")
-    told = "fedmend run federation.toml --folder 'my runs/one' --recipe complete-vfl --resume"
+    workshop.telco["default"] = workshop.bank["default"].to_numpy()[: len(workshop.telco)]
+    workshop.write()
+    workshop.edit(('"telco.csv"', '"telco.csv"\nlabel = "default"'))
+    code, _, err = call("run", "--folder", "my runs/one", "--recipe", "correct-auto")
+    told = "fedmend run federation.toml --folder 'my runs/one' --recipe correct-auto --resume"
     assert code == 130 and told in err
 
 

@@ -77,7 +77,7 @@ def test_from_two_spreadsheets_to_predictions(tmp_path: Path, told: Any) -> None
     assert code == 0 and "klinik 130 90" in said.replace("│", " ")
     assert "column 'Aufnahme': its values are dates (such as" in said
     assert "'ja' and 'JA' are taken for different values" in said
-    assert "-999" not in said and 'recipe = "complete-vfl"' in said
+    assert "-999" not in said and 'begin with: method = "auto"' in said
 
     short = text.replace('name = "auto"', 'name = "auto"\nepochs = 3\nfolds = 2')
     short = short.replace('decimal = ","\n', 'decimal = ","\ndrop = ["Aufnahme"]\n')

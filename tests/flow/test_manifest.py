@@ -49,12 +49,12 @@ def test_lists_and_tuples_are_the_same_settings() -> None:
 
 
 def test_written_and_read(tmp_path) -> None:
-    manifest = Manifest(tmp_path, "Ours", "flare", "complete-vfl")
+    manifest = Manifest(tmp_path, "Ours", "flare", "correct-auto")
     for stage in STAGES:
         manifest.record(StageEntry(stage, outputs={stage: "1"}, settings={"n": (1, 2)}))
     again = read_manifest(tmp_path)
     assert [each.stage for each in again.entries] == list(STAGES)
-    assert (again.title, again.engine, again.recipe) == ("Ours", "flare", "complete-vfl")
+    assert (again.title, again.engine, again.recipe) == ("Ours", "flare", "correct-auto")
     manifest.record(StageEntry("align", outputs={"align": "2"}))
     assert len(read_manifest(tmp_path).entries) == len(STAGES), "in the place of the earlier one"
     manifest.forget_from("correct")

@@ -62,8 +62,7 @@ def test_json_and_file(workshop, fedmend):
     assert found["aligned"] == 100 and found["advice"]["tears"][0]["name"] == "few-shared"
     config = load_config(mended)
     assert config.at(config.party[0].data).resolve() == workshop.folder / "bank.csv"
-    assert config.recipe == "complete-vfl" and config.complete.params["source"] == "bank"
-    assert [each.name for each in config.method] == ["vfl", "risa", "local-vfl", "local-trees"]
+    assert config.recipe is None and [each.name for each in config.method] == ["auto"]
     assert code == 0 and f"fedmend run {mended}" in "".join(out.split("\n"))
     code, _, err = fedmend(*write)
     assert code == 2 and "exists already" in err
@@ -75,25 +74,13 @@ def test_the_file_runs(workshop):
     workshop.write('[evaluate]\nmetrics = ["auc"]\n')
     config, found = seen(workshop)
     advice = dict(found.advice)
-    # the same stages and methods, with less work in each
-    advice["settings"] = {
-        "recipe": advice["settings"]["recipe"],
-        "complete": {
-            **advice["settings"]["complete"],
-            "generator_params": {"epochs": 1},
-            "model": "linear",
-        },
-        "methods": [
-            {**each, "trees" if each["name"] == "local-trees" else "epochs": 1}
-            for each in [*advice["settings"]["methods"], {"name": "vfl"}]
-        ],
-    }
+    # the same method, with less work
+    (method,) = advice["settings"]["methods"]
+    less = {"epochs": 1, "trees": 4, "folds": 2}
+    advice["settings"] = {**advice["settings"], "methods": [method | less]}
     path = write_mended(config, advice, workshop.folder / "mended.toml")
     record = execute(plan_of(load_config(path)), workshop.folder / "runs" / "mended")
-    assert {run.title for run in record.methods} == {
-        "RISA", "RISA + completed rows", "VFL", "VFL + completed rows",
-        "LocalVFL", "LocalVFL + completed rows", "LocalTrees",
-    }  # fmt: skip
+    assert [run.title for run in record.methods] == ["Auto"]
     assert record.overview["advice"]["tears"]
 
 
@@ -120,7 +107,7 @@ def labelled_by_three(folder, *, shared):
 
 
 @pytest.mark.daily("120")
-@pytest.mark.parametrize("shared", [120, 40])
+@pytest.mark.parametrize("shared", [120, 60])
 @pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")
 def test_labellers_who_disagree(tmp_path, shared):
     config = labelled_by_three(tmp_path, shared=shared)
@@ -128,10 +115,10 @@ def test_labellers_who_disagree(tmp_path, shared):
     assert found.agreement["lowest"] < 0.5
     advice = dict(found.advice)
     settings = advice["settings"]
-    assert (settings["correct"] is not None) == (shared == 40)
-    assert settings["recipe"] == ("correct-local-vfl" if shared == 40 else None)
+    assert (settings["correct"] is not None) == (shared == 60)
+    assert settings["recipe"] == ("correct-auto" if shared == 60 else None)
     assert found.labellers_share == 120 or shared == 120
-    settings["methods"] = [{**each, "epochs": 1} for each in settings["methods"][:2]]
+    settings["methods"] = [{"name": "auto", "epochs": 1, "trees": 4, "folds": 2}]
     if settings["correct"]:
         settings["correct"] = {**settings["correct"], "epochs": 2, "initial_epochs": 1}
     path = write_mended(config, advice, tmp_path / "mended.toml")

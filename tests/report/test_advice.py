@@ -17,7 +17,7 @@ from fedmend.methods.registry import (
     method_class,
     record_of,
 )
-from fedmend.report.advice import RECIPE_FOR, advise
+from fedmend.report.advice import RECIPE, advise
 from fedmend.report.overview import Overview, PartyOverview
 
 COLUMNS = {"continuous": 4}
@@ -55,18 +55,18 @@ CASES = {
     # parties, aligned, more -> tears, recipe, methods
     "nothing torn": ([party("bank", 500, 500), party("telco", 500)], 500, {},
                      [], None, ["vfl", "local-trees"]),
-    "few in common": ([BANK, TELCO], 100, {}, [FEW, BLOCK, PARTNER], "complete-vfl",
+    "few in common": ([BANK, TELCO], 100, {}, [FEW, BLOCK, PARTNER], None,
                       ["risa", "local-vfl", "local-trees"]),
     "parts of pictures": ([LEFT, party("right", 900, columns={"image": 1})], 100, {},
-                          [FEW, PARTNER], None, ["risa-images", "vfl", "local"]),
-    "a picture at one party": ([LEFT, TELCO], 100, {}, [FEW, BLOCK, PARTNER], "complete-vfl",
+                          [FEW, PARTNER], None, ["risa-images", "local-vfl", "local"]),
+    "a picture at one party": ([LEFT, TELCO], 100, {}, [FEW, BLOCK, PARTNER], None,
                                ["risa", "local-vfl", "local"]),
-    "numbers": ([BANK, TELCO], 100, NUMBERS, [FEW, BLOCK], "complete-vfl",
+    "numbers": ([BANK, TELCO], 100, NUMBERS, [FEW, BLOCK], None,
                 ["local-vfl", "local-trees"]),
     "too few to complete from": ([BANK, TELCO], 30, {}, [FEW, PARTNER], None,
-                                 ["risa", "vfl", "local-trees"]),
+                                 ["risa", "local-vfl", "local-trees"]),
     "labels only": ([party("bank", 1000, 1000, {}), TELCO], 100, {}, [FEW, BLOCK, PARTNER],
-                    "complete-vfl", ["risa", "local-vfl"]),
+                    None, ["risa", "local-vfl"]),
     "scarce labels": ([party("bank", 500, 60), party("telco", 500)], 500, {}, ["scarce-labels"],
                       None, ["ssl-vfl", "risa", "vfl", "local-trees"]),
     "no shared label": ([replace(BANK, labelled_aligned=0), TELCO], 100, {}, [], None,
@@ -74,11 +74,11 @@ CASES = {
     "annotators": (DOCTORS, 400, FAR, ["disagreement"], None, ["inc", "majority"]),
     "who agree": (DOCTORS, 400, NEAR, [], None, ["majority", "inc"]),
     "and few in common": (AGENCY, 90, FAR, ["disagreement", FEW, BLOCK, PARTNER],
-                          "correct-complete-vfl", ["risa", "local-trees"]),
-    "and fewer": (AGENCY, 40, FAR, ["disagreement", FEW, PARTNER], "correct-local-vfl",
-                  ["risa", "local-trees"]),
-    "who agree on few": (AGENCY, 90, NEAR, [FEW, BLOCK, PARTNER], "complete-vfl",
-                         ["risa", "local-trees"]),
+                          "correct-auto", ["risa", "local-vfl", "local-trees"]),
+    "too few to choose by": (AGENCY, 30, FAR, ["disagreement", FEW, PARTNER], None,
+                             ["risa", "local-vfl", "local-trees"]),
+    "who agree on few": (AGENCY, 90, NEAR, [FEW, BLOCK, PARTNER], None,
+                         ["risa", "local-vfl", "local-trees"]),
     "clients": (CLINICS, None, {**ACROSS, "skew": {"notable": ["north"]}},
                 ["scarce-labels", "skewed-clients"], None,
                 ["sage", "fixmatch", "fedprox", "fedavg"]),
@@ -97,9 +97,10 @@ def test_what_is_seen_and_recommended(case):
     found = advice_of(parties, aligned, **more)
     assert tears(found) == torn and found.recipe == recipe and names(found) == methods
     assert set(methods) <= set(METHODS) & set(RATED)
-    completes = recipe is not None and "complete" in RECIPES[recipe].tables
-    assert found.complete == ({"source": parties[0].name} if completes else None)
     assert bool(found.words) == bool(methods)
+    written = found.to_dict()["settings"]["methods"]
+    chosen = [] if recipe else [{"name": "auto"}]
+    assert written == (found.methods if found.choosing is None else chosen)
 
 
 def test_advice_in_words():
@@ -107,8 +108,7 @@ def test_advice_in_words():
     assert "100 of bank's 1,000 rows are shared" in few
     assert "900 rows lack telco's 4 columns" in block
     assert "telco has 800 rows that nobody labels" in partner
-    assert 'recipe = "complete-vfl" (FedPSG-PUM → VFL)' in begin
-    assert "RISA, LocalVFL and LocalTrees beside it" in begin
+    assert begin.startswith("To compare by name: RISA, LocalVFL, LocalTrees; about")
     assert choose.startswith('To begin with: method = "auto"')
     too_few = advice_of([BANK, TELCO], 30).words
     assert not any("auto" in sentence for sentence in too_few)  # too few to choose by
@@ -120,7 +120,12 @@ def test_advice_in_words():
     kappa, choose, _ = advice_of(DOCTORS, 400, **FAR).words
     assert "kappa of 0.41" in kappa
     assert "trains the best" in choose and "federation pays" not in choose
-    assert "InC → FedPSG-PUM → VFL" in advice_of(AGENCY, 90, **FAR).words[-1]
+    assert not any("auto" in sentence for sentence in pictures)  # whose trees see none
+    corrected = advice_of(AGENCY, 90, **FAR)
+    assert 'begin with: recipe = "correct-auto" (InC → Auto), which lets' in corrected.words[-2]
+    assert corrected.correct == {"to": "bank"}
+    assert advice_of(AGENCY, 90, **NEAR).correct["name"] == "majority"
+    assert advice_of(AGENCY, 30, **FAR).correct["name"] == "inc"
     solo = advice_of([party("solo", 100, 100)], None).words
     assert solo == ["To begin with: LocalTrees; under 1 s and 10 kB in all."]
 
@@ -166,10 +171,8 @@ def test_labels_are_corrected_on_the_rows_that_annotators_share():
     assert many.bytes > few.bytes
 
 
-def test_recipes_exist():
-    assert set(RECIPE_FOR.values()) <= set(RECIPES)
-    for each in RECIPE_FOR.values():
-        assert all(record_of(stage).shown for stage in RECIPES[each].stages)
+def test_the_recipe_exists():
+    assert all(record_of(stage).shown for stage in RECIPES[RECIPE].stages)
 
 
 def test_costs_grow_with_rows_and_parties():
@@ -415,6 +418,7 @@ def test_auto_is_estimated_as_it_works():
             estimate(name, facts).seconds for name in ("local", "local-trees", "boosting", "risa")
         )
         assert least * once < estimate("auto", facts).seconds < most * once
+    facts = Facts({"a": 600, "b": 600}, {"a": 4, "b": 4}, ("a",), 300)
     numbers = replace(facts, classes=1)
     assert estimate("auto", numbers).seconds < estimate("auto", facts).seconds  # no evidence
     crowd = replace(facts, labellers=("a", "b"))

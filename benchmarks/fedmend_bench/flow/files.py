@@ -20,7 +20,7 @@ import pandas as pd
 from fedmend._json import write_json
 from fedmend.data.crowds import annotators
 from fedmend.data.table import Table
-from fedmend.methods.recipes import COMPLETE, CORRECT, INFER, RECIPES
+from fedmend.methods.recipes import CORRECT
 from fedmend_bench.flow.world import BANK, LABEL, LABELLERS, TELCO, Shape, make_world, votes_only
 
 __all__ = ["Line", "all_lines", "single_lines", "write_config", "write_world"]
@@ -35,8 +35,6 @@ GBDT, GBDT_ORACLE = "GBDT left join, in the clear", "GBDT oracle, in the clear"
 INC = {key: value for key, value in CORRECT.items() if key != "among"}
 # Methods whose length nothing chooses.
 CROWD = {"batch_size": 128, "epochs": 20, "lr": 3e-3, "weight_decay": 1e-3}
-# Among few rows smaller batches, so that there are about as many updates.
-FEW_ROWS = {"batch_size": 32, "epochs": 40}
 
 
 # ---------------------------------------------------------------- what is run
@@ -71,14 +69,14 @@ def single_lines() -> list[Line]:
         "Dawid–Skene": {**CROWD, "name": "dawid-skene"},
     }
     names = {"Local": "local", "VFL": "vfl", "LocalVFL": "local-vfl"}
-    names |= {"LocalTrees": "local-trees", "SecureBoost": "boosting"}
+    names |= {"LocalTrees": "local-trees", "SecureBoost": "boosting", AUTO: AUTO}
     found = [_one_method(title, COLUMNS, {"name": name}) for title, name in names.items()]
     found.append(_one_method("RISA", COLUMNS, {"name": "risa"}))
-    found.append(Line("FedPSG-PUM → VFL", COLUMNS, recipe="complete-vfl"))
+    completed = {"complete": {"name": "fedpsg-pum"}}
+    for title, name in (("FedPSG-PUM → VFL", "vfl"), ("FedPSG-PUM → auto", AUTO)):
+        found.append(Line(title, COLUMNS, {**completed, "method": {"name": name}}))
     for title, settings in crowds.items():
         found.append(_one_method(f"{title} among labellers", LABELLERS, settings))
-        few = FEW_ROWS if title != "InC" else {}
-        found.append(_one_method(f"{title} among all", EVERYBODY, {**settings, **few}))
     return found
 
 
@@ -87,26 +85,23 @@ def _one_method(title: str, parties: tuple[str, ...], settings: Mapping[str, Any
 
 
 def all_lines() -> list[Line]:
-    """Recipes, single methods, the choice by cross-validation, what is advised, and what there
-    could be: the oracle, and scikit-learn's trees of the joined tables."""
-    # Without label correction a recipe is for one labeller, and stands among the single methods.
-    together = [name for name, each in RECIPES.items() if "correct" in each.tables]
+    """Recipes and what else was tried after a correction, each method alone, and what there could
+    be: the same with true labels and all rows, and scikit-learn's trees of the joined tables."""
     majority = {"name": "majority", "among": "labellers", "epochs": 1}
-    last, chosen, completed = {"name": "vfl"}, {"name": AUTO}, {"complete": COMPLETE}
+    last, chosen = {"name": "vfl"}, {"name": AUTO}
+    corrected, completed = {"correct": CORRECT}, {"complete": {"name": "fedpsg-pum"}}
     return [
-        *(Line(name, recipe=name) for name in together),
+        Line("InC → auto", recipe="correct-auto"),
+        Line("Dawid–Skene → auto", recipe="infer-auto"),
+        Line("InC → FedPSG-PUM → auto", tables={**corrected, **completed, "method": chosen}),
+        Line("majority → auto", tables={"correct": majority, "method": chosen}),
+        Line("InC → FedPSG-PUM → VFL", tables={**corrected, **completed, "method": last}),
+        Line("InC → RISA", tables={**corrected, "method": {"name": "risa"}}),
+        Line("InC → LocalVFL", tables={**corrected, "method": {"name": "local-vfl"}}),
         *single_lines(),
-        Line("FedPSG-PUM → RISA", COLUMNS, {**completed, "method": {"name": "risa"}}),
-        Line(
-            "majority → FedPSG-PUM → VFL", tables={"correct": majority, **completed, "method": last}
-        ),
-        Line(AUTO, COLUMNS, {"method": chosen}),
-        Line("FedPSG-PUM → auto", COLUMNS, {**completed, "method": chosen}),
-        Line("InC → auto", tables={"correct": CORRECT, "method": chosen}),
-        Line("Dawid–Skene → auto", tables={"correct": INFER, "method": chosen}),
-        Line("InC → FedPSG-PUM → auto", tables={"correct": CORRECT, **completed, "method": chosen}),
         Line(ADVISED, tables={"method": {"name": "inc"}}, advised=True),
         Line(ORACLE, COLUMNS, {"method": last}, mended=True),
+        Line("oracle, auto", COLUMNS, {"method": chosen}, mended=True),
         Line(GBDT, COLUMNS, clear=True),
         Line(GBDT_ORACLE, COLUMNS, clear=True, mended=True),
     ]

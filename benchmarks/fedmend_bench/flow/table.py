@@ -63,7 +63,7 @@ from fedmend_bench.simulation import apart, know, together
 NAME = "flow"
 HELP = "fedmend run itself on Credit and Bank: recipes, auto and advice against each method alone"
 MEASURES = (BOTH, BANK_ALONE, "seconds", "cpu", "mb", "messages")
-QUICK = "infer-complete-vfl,correct-local-vfl,Local,VFL,majority among labellers"
+QUICK = "Dawid–Skene → auto,InC → LocalVFL,Local,VFL,majority among labellers"
 CHANCE = 4.0
 """AUC points: twice the standard error of a difference on the 400 test rows of one seed."""
 

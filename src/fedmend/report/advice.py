@@ -1,8 +1,9 @@
 """What would mend a federation: its tears, a method for each, what it will take, and the settings.
 
 A pure function of an `Overview`: nobody is asked again. The rules are plain thresholds on counts
-that stand in the overview. Where a named recipe (`fedmend.methods.recipes`) mends the tears found,
-it is recommended; what it replaces is trained beside it (`fedmend run` says which is better).
+that stand in the overview. Where there are rows to choose by, ``auto`` is recommended, after a
+named recipe's mends (`fedmend.methods.recipes`) if annotators disagree; the methods that fit are
+named beside it.
 """
 
 from __future__ import annotations
@@ -33,12 +34,8 @@ MIN_SHARED_TO_COMPLETE = 50
 WARMUP = 3
 # Cross-validation on fewer shared rows says more about chance than about methods.
 MIN_SHARED_TO_CHOOSE = 40
-RECIPE_FOR = {
-    ("disagreement", "missing-block"): "correct-complete-vfl",
-    ("disagreement", "few-shared"): "correct-local-vfl",
-    ("missing-block",): "complete-vfl",
-}
-"""Which recipe mends tears that come together; the first that fits counts."""
+# Annotators who disagree, and few rows known to all.
+RECIPE = "correct-auto"
 
 
 @dataclass(frozen=True)
@@ -66,15 +63,14 @@ class Tear:
 class Advice:
     """The tears, the widest first, and the settings that mend them.
 
-    recipe: the one that mends them, or None. complete, correct: the tables of these names, or
-    None. methods: the tables [[method]], those recommended first and what they are compared with
-    after them; beside a recipe only the latter. whole: what all of it takes. choosing: what
-    cross-validation would take instead, None where there is nothing to choose by.
+    recipe: the one that mends them, or None. correct: the table of this name, or None. methods:
+    those that fit, as tables [[method]], and after them what they are compared with. whole: what
+    all of these take. choosing: what ``auto`` takes, with what the recipe does before; None where
+    there is nothing to choose by.
     """
 
     tears: list[Tear] = field(default_factory=list)
     methods: list[dict[str, Any]] = field(default_factory=list)
-    complete: dict[str, Any] | None = None
     correct: dict[str, Any] | None = None
     recipe: str | None = None
     whole: Cost = field(default_factory=lambda: Cost(0.0, 0))
@@ -85,35 +81,35 @@ class Advice:
         return [*(tear.sentence for tear in self.tears), *self._closing()]
 
     def _closing(self) -> Iterator[str]:
-        """What to begin with, at what cost, and how to have it chosen instead."""
-        if not self.methods and self.recipe is None:
+        """What to begin with, at what cost, and what fits by name."""
+        if not self.methods:
             return
+        records = [record_of(str(method["name"])) for method in self.methods]
         if self.choosing is not None:
             heard = (
                 "lets the methods that fit be heard as far as held-out rows say and tells whether "
                 "federation pays"
             )
-            records = [record_of(str(method["name"])) for method in self.methods]
             if any(each.annotators or each.horizontal for each in records):
                 heard = "tries the methods that fit on rows set aside and trains the best"
-            cost = about(self.choosing.seconds)
-            yield f'To begin with: method = "auto", which {heard} ({cost}).'
-        named = [record_of(str(method["name"])).shown for method in self.methods]
-        begin = ", ".join(named)
-        if self.recipe is not None:
-            stages = " → ".join(record_of(name).shown for name in RECIPES[self.recipe].stages)
-            begin = f'recipe = "{self.recipe}" ({stages}), and {listed(named)} beside it'
+            begin = 'method = "auto"'
+            if self.recipe is not None:
+                stages = " → ".join(record_of(name).shown for name in RECIPES[self.recipe].stages)
+                begin = f'recipe = "{self.recipe}" ({stages})'
+            yield f"To begin with: {begin}, which {heard} ({about(self.choosing.seconds)})."
         first = "To begin with" if self.choosing is None else "To compare by name"
         cost = f"{about(self.whole.seconds)} and {in_bytes(self.whole.bytes)} in all"
-        yield f"{first}: {begin}; {cost}."
+        yield f"{first}: {', '.join(each.shown for each in records)}; {cost}."
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        settings = ("recipe", "correct", "complete", "methods")
+        methods = self.methods
+        if self.choosing is not None:
+            methods = [{"name": "auto"}] if self.recipe is None else []
         return {
             "tears": [asdict(tear) | {"sentence": tear.sentence} for tear in self.tears],
             "words": self.words,
-            "settings": {name: getattr(self, name) for name in settings},
+            "settings": {"recipe": self.recipe, "correct": self.correct, "methods": methods},
             "seconds": self.whole.seconds,
             "bytes": self.whole.bytes,
         }
@@ -175,7 +171,11 @@ def advise(found: Overview) -> Advice:
     if len(facts.labellers) > 1:
         return _several_annotators(case)
     # Nothing that others know can be learnt, or scored, on shared rows without a label.
-    return _alone(case) if case.owner.labelled_aligned == 0 else _one_label_party(case)
+    if case.owner.labelled_aligned == 0:
+        return _alone(case)
+    advice = _one_label_party(case)
+    pictures = any("image" in party.columns for party in parties)
+    return replace(advice, choosing=None) if pictures else advice  # auto's trees see none
 
 
 def _alone(case: _Case) -> Advice:
@@ -224,14 +224,10 @@ def told(costs: Mapping[str, Cost | None]) -> dict[str, Any]:
 def _one_label_party(case: _Case) -> Advice:
     tears = [*_few_shared(case), *_unlinked_partner(case), *_scarce_labels(case)]
     evidence = [] if case.numbers else [case.evidence]
-    recipe = _recipe_for(tears)
-    if recipe:
-        names = [*evidence, "local-vfl", *case.alone]
-    else:
-        names = [*(evidence if tears else []), "vfl", *case.alone]
-    # Rows with a label are those that are worth completing for a training.
-    complete = {"source": case.owner.name} if recipe else None
-    return _with_costs(tears, names, case.facts, complete=complete, recipe=recipe)
+    few = any(tear.name == "few-shared" for tear in tears)
+    between = "local-vfl" if few else "vfl"
+    names = [*(evidence if tears else []), between, *case.alone]
+    return _with_costs(tears, names, case.facts)
 
 
 def _several_annotators(case: _Case) -> Advice:
@@ -258,23 +254,14 @@ def _several_annotators(case: _Case) -> Advice:
     # Labels first, on all rows that the annotators know; then one party labels, as anywhere.
     columns = [party for party in case.parties if party.n_columns or party.name == owner.name]
     one = _Case(found, columns, replace(facts, labellers=(owner.name,)))
+    disagree = bool(tears)
     tears += [*_few_shared(one), *_unlinked_partner(one)]
-    recipe = _recipe_for(tears)
-    tables = RECIPES[recipe].tables if recipe else {}
-    correct = {"to": owner.name}
-    if "correct" not in tables:
-        correct = {"name": first, **correct, "among": "labellers"}
-    names = [one.evidence, *([] if recipe else ["vfl"]), *one.alone]
     rows = found.labellers_share or min(facts.rows[name] for name in facts.labellers)
-    advice = _with_costs(
-        tears,
-        names,
-        one.facts,
-        complete={"source": owner.name} if "complete" in tables else None,
-        recipe=recipe,
-        before=estimate("inc", replace(facts, aligned=rows)),
-    )
-    return replace(advice, correct=correct)
+    before = estimate("inc", replace(facts, aligned=rows))
+    advice = _with_costs(tears, [one.evidence, "local-vfl", *one.alone], one.facts, before=before)
+    if disagree and advice.choosing is not None:
+        return replace(advice, recipe=RECIPE, correct={"to": owner.name})
+    return replace(advice, correct={"name": first, "to": owner.name, "among": "labellers"})
 
 
 def _mend_of_votes(facts: Facts) -> tuple[str, str]:
@@ -345,11 +332,6 @@ def _scarce_labels(case: _Case) -> Iterator[Tear]:
         )
 
 
-def _recipe_for(tears: Sequence[Tear]) -> str | None:
-    seen = {tear.name for tear in tears}
-    return next((name for needs, name in RECIPE_FOR.items() if seen.issuperset(needs)), None)
-
-
 # ---------------------------------------------------------------- the same columns, other people
 
 
@@ -394,35 +376,21 @@ def _horizontal(case: _Case) -> Advice:
 
 
 def _with_costs(
-    tears: list[Tear],
-    names: list[str],
-    facts: Facts,
-    *,
-    complete: dict[str, Any] | None = None,
-    recipe: str | None = None,
-    before: Cost | None = None,
+    tears: list[Tear], names: list[str], facts: Facts, before: Cost | None = None
 ) -> Advice:
-    """names: what is trained, beside what a recipe trains. before: a correction of labels."""
+    """names: what is trained. before: a correction of labels."""
     mends = [method for tear in tears for method in tear.methods]
     extra = [name for name in mends if name not in (*names, "inc", "fedpsg-pum")]
     chosen = [*dict.fromkeys(extra), *names]
-    by_recipe = [each["name"] for each in RECIPES[recipe].tables["method"]] if recipe else []
-    trained = [*dict.fromkeys([*by_recipe, *chosen])]
-    whole = _sum(trained, facts)
-    if before is not None:
-        whole += before
+    first = before or Cost(0.0, 0)
     if facts.aligned is not None:
-        whole += cost_of_alignment(facts)
-    if complete is not None:
-        again = facts.completed()
-        whole += estimate("fedpsg-pum", facts)
-        whole += _sum([name for name in trained if record_of(name).partners], again)
+        first += cost_of_alignment(facts)
     choosing = None
     enough = facts.trained_on >= MIN_SHARED_TO_CHOOSE
     if tears and facts.aligned and enough and any(facts.features.values()):
-        choosing = estimate("auto", facts)
+        choosing = estimate("auto", facts) + (before or Cost(0.0, 0))
     methods = [{"name": name} for name in chosen]
-    return Advice(tears, methods, complete, recipe=recipe, whole=whole, choosing=choosing)
+    return Advice(tears, methods, whole=first + _sum(chosen, facts), choosing=choosing)
 
 
 def _sum(methods: Sequence[str], facts: Facts) -> Cost:

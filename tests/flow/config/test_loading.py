@@ -222,7 +222,7 @@ ONE_WRONG = [
     ),
     ({"text": "[correct]"}, "[correct] needs several parties that label, but only bank does"),
     ({"two": True, "text": "[correct]", "method": INC}, "none uses the corrected labels"),
-    ({"recipe": "complete-vlf"}, "recipe = 'complete-vlf' is not known: did you mean"),
+    ({"recipe": "correct-atuo"}, "recipe = 'correct-atuo' is not known: did you mean"),
 ]
 
 
@@ -372,11 +372,11 @@ def test_exchanges_in_the_open_are_noted(workshop):
 
 
 def test_a_recipe_is_the_tables_it_names(workshop):
-    config = load(workshop, two=True, method="", head='recipe = "correct-complete-vfl"\n')
-    tables = RECIPES["correct-complete-vfl"].tables
-    assert config.complete is not None and config.correct.among == tables["correct"]["among"]
+    config = load(workshop, two=True, method="", head='recipe = "correct-auto"\n')
+    tables = RECIPES["correct-auto"].tables
+    assert config.correct.among == tables["correct"]["among"]
     assert [each.name for each in config.method] == [each["name"] for each in tables["method"]]
-    assert config.recipe == "correct-complete-vfl"
+    assert config.recipe == "correct-auto"
     assert plan_of(config).text == workshop.config.read_text()
 
 
@@ -385,23 +385,23 @@ def test_the_command_goes_before_the_file_and_the_file_before_the_recipe(worksho
         workshop,
         "[correct]\nepochs = 50\n",
         two=True,
-        method='name = "vfl"\nepochs = 3\n[[method]]\nname = "local"',
-        recipe="correct-complete-vfl",
+        method='name = "auto"\nepochs = 3\n[[method]]\nname = "local"',
+        recipe="correct-auto",
     )
     assert config.correct.params["epochs"] == 50 and config.correct.among == "labellers"
-    assert [each.name for each in config.method] == ["vfl", "local"], "to compare"
+    assert [each.name for each in config.method] == ["auto", "local"], "to compare"
     assert config.method[0].params["epochs"] == 3
-    assert plan_of(config).text.startswith('recipe = "correct-complete-vfl"\n')
-    head = 'recipe = "correct-local-vfl"\n'
-    config = load(workshop, two=True, method="", head=head, recipe="correct-complete-vfl")
-    assert config.recipe == "correct-complete-vfl" and config.complete is not None
+    assert plan_of(config).text.startswith('recipe = "correct-auto"\n')
+    head = 'recipe = "correct-auto"\n'
+    config = load(workshop, two=True, method="", head=head, recipe="infer-auto")
+    assert config.recipe == "infer-auto" and config.correct.name == "dawid-skene"
     assert plan_of(config).text.count("recipe =") == 1
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_every_recipe_is_a_plan(workshop, name):
-    two = "correct" in RECIPES[name].tables
-    assert plan_of(load(workshop, two=two, method="", head=f'recipe = "{name}"\n')).trainings
+    plan = plan_of(load(workshop, two=True, method="", head=f'recipe = "{name}"\n'))
+    assert plan.choose is not None and plan.correct is not None
 
 
 # ---------------------------------------------------------------- what the label is

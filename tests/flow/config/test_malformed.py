@@ -17,7 +17,7 @@ from fedmend.flow.config.loading import _EXAMPLES
 from fedmend.flow.config.rewriting import toml_text
 
 FULL = {
-    "recipe": "complete-vfl",
+    "recipe": "correct-auto",
     "run": {"seeds": [0, 1], "folder": "x", "device": "cpu", "leave_out": ["report"]},
     "party": [
         {
@@ -94,6 +94,7 @@ def test_examples_in_mends_are_valid_themselves():
     content = copy.deepcopy(FULL)
     del content["complete"], content["correct"], content["flare"]
     content["method"] = [{"name": "vfl"}]
+    content["party"][1]["label"] = "default"  # a recipe is for several who label
     file = {
         **{("run", key): key for key in ("seed", "seeds", "device", "strict", "folder")},
         **{("run", key): key for key in ("leave_out", "keep_stages")},

@@ -47,7 +47,7 @@ _EXAMPLES = {
     "strict": "true", "min_rows": "10", "folder": '"runs/first"', "min_intersection": "10",
     "title": '"Our run"', "candidates": '["vfl"]', "folds": "3", "budget": "120",
     "to": '"bank"', "labellers": '["bank", "telco"]', "alone": '["telco"]', "least": "0.6",
-    "recipe": '"complete-vfl"', "leave_out": '["report"]', "keep_stages": "false",
+    "recipe": '"correct-auto"', "leave_out": '["report"]', "keep_stages": "false",
     "reference": '"bank"', "export": "true", "also_unmended": "true", "label_review": "true",
 }  # fmt: skip
 _MUST_BE = {

@@ -18,7 +18,7 @@ from fedmend.flow.config.settings import Config
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 # What the advice decides; everything else is taken over as it stands.
-_DECIDED = ("recipe", "complete", "correct", "method")
+_DECIDED = ("recipe", "correct", "method")
 _ORDER = ("run", "party", "align", "correct", "complete", "method", "evaluate")
 _PATHS = ("data", "test")
 _IN_COMMENT = re.compile(r"(#.*?//[^:@/?\s]*:)([^@\s]+)(?=@)")
@@ -46,7 +46,6 @@ def mended_text(config: Config, advice: Mapping[str, Any], path: Path) -> str:
     decided = {
         "recipe": advice["settings"].get("recipe"),
         "correct": advice["settings"].get("correct"),
-        "complete": advice["settings"].get("complete"),
         "method": advice["settings"]["methods"],
     }
     content = kept | {key: value for key, value in decided.items() if value}
