@@ -387,7 +387,7 @@ def _with_costs(
         first += cost_of_alignment(facts)
     choosing = None
     enough = facts.trained_on >= MIN_SHARED_TO_CHOOSE
-    if tears and facts.aligned and enough and any(facts.features.values()):
+    if facts.aligned and enough and any(facts.features.values()):
         choosing = estimate("auto", facts) + (before or Cost(0.0, 0))
     methods = [{"name": name} for name in chosen]
     return Advice(tears, methods, whole=first + _sum(chosen, facts), choosing=choosing)
