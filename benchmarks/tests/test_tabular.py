@@ -214,3 +214,23 @@ def test_nobody_is_in_both_training_and_test_rows() -> None:
     fed = tear(load_sides("breast-cancer", 1, 60, 40), 0.5, 1).fed
     site = fed.engine.sites[LABELS]
     assert not set(site.tables["train"].ids) & set(site.tables["test"].ids)
+
+
+def test_tables_whose_label_is_a_number() -> None:
+    ours, clear = (
+        tabular.measure(Cell("diabetes", name, 50.0, 30, 200, 80))
+        for name in ("LocalTrees", "GBDT left join")
+    )
+    for found in (ours, clear):
+        assert {*found["both"]} == {*found["one"]} == {"r2", "rmse", "mae"}
+        assert 0.1 < found["one"]["r2"] < 0.7
+    lines = [
+        {"data": "diabetes", "method": method, "overlap": 50.0, "seed": 30, "rows": 200} | found
+        for method, found in (("LocalTrees", ours), ("GBDT left join", clear))
+    ]
+    told = {row["method"]: row["50 % both"] for row in tabular.summary(lines)}
+    assert told["LocalTrees"] == f"{ours['both']['r2']:.4f}".removeprefix("0")
+    sets = tabular._sets("numbers")
+    cells = tabular._cells(sets, tabular.METHODS, [50.0], [30], 200, 80)
+    asked = {cell.method for cell in cells}
+    assert "auto" in asked and not asked & {"RISA", "SFHTL", "logistic left join"}
