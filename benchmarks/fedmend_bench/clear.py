@@ -61,8 +61,8 @@ class Clear:
         labelled = owner.y.notna().to_numpy()
         rows = np.flatnonzero(labelled & (known >= 0) if self.rows == "aligned" else labelled)
         self.schemas_ = [owner.features.schema, partner.schema]
-        y = owner.y.to_numpy()
         self._of_numbers = owner.schema[str(owner.label)].kind in NUMERIC
+        y = self._labels(owner)
         self.classes_ = np.unique(y[labelled][: 0 if self._of_numbers else None])
         self._model = self._made(len(np.unique(y[rows])))
         self._model.fit(self._cells(owner, partner, known)[rows], y[rows])
@@ -141,12 +141,16 @@ class Clear:
 
     def evaluate(self, fed: Federation, *, rows: str | None = None) -> dict[str, float]:
         """All metrics of the label party's rows."""
-        truth = _tables(fed)[0].y.to_numpy()
+        truth = self._labels(_tables(fed)[0])
         if self._of_numbers:
             return metrics.regression(truth, self._model.predict(self._asked(fed)))
         return metrics.classification(
             np.searchsorted(self.classes_, truth), self.predict_proba(fed)
         )
+
+    def _labels(self, table: Table) -> np.ndarray:
+        """Classes as text: among votes that are not given scikit-learn knows no whole number."""
+        return table.y.to_numpy() if self._of_numbers else table.y.astype(str).to_numpy(str)
 
     def _asked(self, fed: Federation) -> np.ndarray:
         return self._cells(*_tables(fed), _known(fed))

@@ -19,6 +19,7 @@ from fedmend._files import write_whole
 from fedmend.errors import ConfigError
 from fedmend_bench.cells import Kept
 from fedmend_bench.flow import one_sided, world
+from fedmend_bench.flow.files import all_lines
 from fedmend_bench.generators import table as generators
 from fedmend_bench.harness import BenchResult
 from fedmend_bench.risa import search
@@ -254,23 +255,31 @@ def _flow(file: Path) -> str:
     """Every line of both sets: AUC in percent, and what the whole command took."""
     told = [line["cell"]["shape"] | line["cell"] | line["found"] for line in Kept.at(file).all()]
     costs = ("cpu", "mb", "messages")
-    rows = world.summary(told, (world.BOTH, world.BANK_ALONE, *costs))
-    found = {(row["data"], row["line"]): row for row in rows}
-    sets, names = (list(dict.fromkeys(key[at] for key in found)) for at in (0, 1))
+    found = {
+        (row["data"], row["line"]): row
+        for row in world.summary(told, (world.BOTH, world.BANK_ALONE, *costs))
+    }
+    sets = sorted({data for data, _ in found}, reverse=True)
+    named = [line for line in all_lines() if (sets[0], line.name) in found]
+    best = {
+        (data, key): max(found[data, line.name][key] for line in named if not line.mended)
+        for data in sets
+        for key in (world.BOTH, world.BANK_ALONE)
+    }
     lines = []
-    for name in names:
-        own = [found[each, name] for each in sets]
-        cells = [name, str(min(row["seeds"] for row in own))]
-        for row in own:
-            alone = row[world.BANK_ALONE]
-            cells.append(f"{row[world.BOTH]:.1f} ± {row['se']:.1f}")
-            cells.append("–" if alone is None else f"{alone:.1f}")
+    for line in named:
+        own = {data: found[data, line.name] for data in sets}
+        cells = [f"{line.name} (`{line.recipe}`)" if line.recipe else line.name]
+        for data, row in own.items():
+            for key, error in ((world.BOTH, f" ± {row['se']:.1f}"), (world.BANK_ALONE, "")):
+                mark = "**" if row[key] == best[data, key] else ""
+                cells.append(f"{mark}{row[key]:.1f}{mark}{error}")
         for cost in costs:
-            values = [row[cost] for row in own]
+            values = [row[cost] for row in own.values()]
             cells.append("" if None in values else " / ".join(f"{value:,.0f}" for value in values))
         lines.append(cells)
     kinds = [f"{name.capitalize()}, {known}" for name in sets for known in ("both", "bank alone")]
-    return _markdown(["", "seeds", *kinds, "processor seconds", "MB", "messages"], lines)
+    return _markdown(["", *kinds, "processor seconds", "MB", "messages"], lines)
 
 
 _KNOWN = dict(zip(one_sided.KINDS, ("both", "the label party", "its partner"), strict=True))
