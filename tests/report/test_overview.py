@@ -299,5 +299,5 @@ def test_clients_have_their_skew():
     found = overview(Federation(*parties, strict=True), shape="horizontal")
     assert found.skew is not None and found.skew["notable"] == ["c0", "c1"]
     assert "The classes are shared unevenly" in str(found)
-    methods = found.advice["settings"]["methods"]
-    assert [method["name"] for method in methods] == ["fedprox", "fedavg"]
+    assert found.advice["settings"]["methods"] == [{"name": "auto"}]
+    assert found.advice["words"][-1].startswith("To compare by name: FedProx, FedAvg; ")
