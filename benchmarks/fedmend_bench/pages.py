@@ -199,6 +199,9 @@ def _beside(file: Path, metric: str) -> str:
         for known in ("both", "one"):
             places = [v for place, v in found.items() if place[3] == known and method in v]
             gains = [_gains(values, method) for values in places]
+            if not gains:  # what needs both sides says nothing of rows that one knows
+                cells += ["–", "–"]
+                continue
             means = [statistics.mean(gain) for gain in gains]
             behind = sum(mean < -tabular.WITHIN for mean in means)
             surely = sum(statistics.mean(g) + 2 * _spread(g) < -tabular.WITHIN for g in gains)
