@@ -31,7 +31,7 @@ NEW_FILE = "new.csv"
 EVERYBODY = (BANK, TELCO, *LABELLERS[1:])
 COLUMNS = (BANK, TELCO)
 AUTO, ADVISED, ORACLE = "auto", "as advised", "oracle"
-GBDT, GBDT_ORACLE = "GBDT left join, in the clear", "GBDT oracle, in the clear"
+GBDT, GBDT_ORACLE = "GBDT left join in the clear", "GBDT oracle in the clear"
 INC = {key: value for key, value in CORRECT.items() if key != "among"}
 # Methods whose length nothing chooses.
 CROWD = {"batch_size": 128, "epochs": 20, "lr": 3e-3, "weight_decay": 1e-3}
@@ -101,7 +101,7 @@ def all_lines() -> list[Line]:
         *single_lines(),
         Line(ADVISED, tables={"method": {"name": "inc"}}, advised=True),
         Line(ORACLE, COLUMNS, {"method": last}, mended=True),
-        Line("oracle, auto", COLUMNS, {"method": chosen}, mended=True),
+        Line("oracle by auto", COLUMNS, {"method": chosen}, mended=True),
         Line(GBDT, COLUMNS, clear=True),
         Line(GBDT_ORACLE, COLUMNS, clear=True, mended=True),
     ]
