@@ -143,8 +143,8 @@ def _scored(model: Any, fed: Federation, known: str, truth: np.ndarray) -> Itera
     know(test, (together if both else apart)(len(truth)))
     rows = "aligned" if both else known
     network: Any = getattr(model, "network_", None)
-    classes = model.classes_.tolist()
-    y = np.array([classes.index(each) for each in truth])
+    classes = [str(each) for each in model.classes_.tolist()]
+    y = np.array([classes.index(str(each)) for each in truth])
     ways = ["fill", "guess"] if not both and getattr(network, "has_imputed", False) else ["–"]
     for way in ways:
         if way == "fill":
