@@ -84,6 +84,17 @@ def test_the_file_runs(workshop):
     assert record.overview["advice"]["tears"]
 
 
+def test_rows_stay_weighed_by_what_can(workshop):
+    workshop.bank["weight"] = 1.0 + workshop.bank["customer"] % 2
+    how = 'name = "boosting"\nweight_column = "weight"\ntrees = 4'
+    workshop.write(method=how)
+    config, found = seen(workshop)
+    mended = load_config(write_mended(config, found.advice, workshop.folder / "mended.toml"))
+    (method,) = mended.method
+    assert (method.name, method.candidates) == ("auto", ["local-trees", "boosting"])
+    assert method.params["weight_column"] == "weight"
+
+
 def labelled_by_three(folder, *, shared):
     """A bank and two agencies label 120 people; the telco knows `shared` of them."""
     rng = np.random.default_rng(3)

@@ -14,7 +14,7 @@ from typing import Any
 from fedmend._files import write_whole
 from fedmend.errors import ConfigError
 from fedmend.flow.config.references import begins_elsewhere, is_reference, with_references
-from fedmend.flow.config.settings import Config
+from fedmend.flow.config.settings import AUTO, WEIGHTS, Config
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 # What the advice decides; everything else is taken over as it stands.
@@ -46,7 +46,7 @@ def mended_text(config: Config, advice: Mapping[str, Any], path: Path) -> str:
     decided = {
         "recipe": advice["settings"].get("recipe"),
         "correct": advice["settings"].get("correct"),
-        "method": advice["settings"]["methods"],
+        "method": _weighing(config, advice["settings"]["methods"]),
     }
     content = kept | {key: value for key, value in decided.items() if value}
     ordered = {key: content[key] for key in _ORDER if key in content}
@@ -56,6 +56,14 @@ def mended_text(config: Config, advice: Mapping[str, Any], path: Path) -> str:
         "",
     ]
     return "\n".join(head) + "\n" + toml_text(ordered | content)
+
+
+def _weighing(config: Config, methods: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is advised, where a file weighs its rows by what can: others would learn the weights."""
+    weights = next((each.params[WEIGHTS] for each in config.method if WEIGHTS in each.params), None)
+    if weights is None:
+        return methods
+    return [{"name": AUTO, "candidates": ["local-trees", "boosting"], WEIGHTS: weights}]
 
 
 def moved(party: Mapping[str, Any], folder: Path) -> dict[str, Any]:
