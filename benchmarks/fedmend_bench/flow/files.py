@@ -32,6 +32,7 @@ EVERYBODY = (BANK, TELCO, *LABELLERS[1:])
 COLUMNS = (BANK, TELCO)
 AUTO, ADVISED, ORACLE = "auto", "as advised", "oracle"
 GBDT, GBDT_ORACLE = "GBDT left join in the clear", "GBDT oracle in the clear"
+COMPLETED = {"complete": {"name": "fedpsg-pum"}}
 INC = {key: value for key, value in CORRECT.items() if key != "among"}
 # Methods whose length nothing chooses.
 CROWD = {"batch_size": 128, "epochs": 20, "lr": 3e-3, "weight_decay": 1e-3}
@@ -72,9 +73,8 @@ def single_lines() -> list[Line]:
     names |= {"LocalTrees": "local-trees", "SecureBoost": "boosting", AUTO: AUTO}
     found = [_one_method(title, COLUMNS, {"name": name}) for title, name in names.items()]
     found.append(_one_method("RISA", COLUMNS, {"name": "risa"}))
-    completed = {"complete": {"name": "fedpsg-pum"}}
     for title, name in (("FedPSG-PUM → VFL", "vfl"), ("FedPSG-PUM → auto", AUTO)):
-        found.append(Line(title, COLUMNS, {**completed, "method": {"name": name}}))
+        found.append(Line(title, COLUMNS, {**COMPLETED, "method": {"name": name}}))
     for title, settings in crowds.items():
         found.append(_one_method(f"{title} among labellers", LABELLERS, settings))
     return found
@@ -89,13 +89,13 @@ def all_lines() -> list[Line]:
     be: the same with true labels and all rows, and scikit-learn's trees of the joined tables."""
     majority = {"name": "majority", "among": "labellers", "epochs": 1}
     last, chosen = {"name": "vfl"}, {"name": AUTO}
-    corrected, completed = {"correct": CORRECT}, {"complete": {"name": "fedpsg-pum"}}
+    corrected = {"correct": CORRECT}
     return [
         Line("InC → auto", recipe="correct-auto"),
         Line("Dawid–Skene → auto", recipe="infer-auto"),
-        Line("InC → FedPSG-PUM → auto", tables={**corrected, **completed, "method": chosen}),
+        Line("InC → FedPSG-PUM → auto", tables={**corrected, **COMPLETED, "method": chosen}),
         Line("majority → auto", tables={"correct": majority, "method": chosen}),
-        Line("InC → FedPSG-PUM → VFL", tables={**corrected, **completed, "method": last}),
+        Line("InC → FedPSG-PUM → VFL", tables={**corrected, **COMPLETED, "method": last}),
         Line("InC → RISA", tables={**corrected, "method": {"name": "risa"}}),
         Line("InC → LocalVFL", tables={**corrected, "method": {"name": "local-vfl"}}),
         *single_lines(),
