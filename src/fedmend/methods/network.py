@@ -285,6 +285,16 @@ class LabelledEstimator(NetworkEstimator):
         self._adopt(fed, network)
         return self
 
+    def shorten(self, classes: int) -> None:
+        """Train to be compared on a fold, not to be kept. classes: how many there are.
+
+        To train again on all rows, and to wait long for a better round, is for the model that is
+        kept: in every fold it would take twice as long, and weights hardly hang on it.
+        """
+        given = self.get_params()
+        shorter = {"refit": False, "patience": max(1, (given.get("patience") or 0) // 2)}
+        self.set_params(**{key: shorter[key] for key in shorter if given.get(key)})
+
     def _make_network(self, fed: Federation, parties: list[str], label_party: str) -> Any:
         """What is trained, without weights yet."""
         raise NotImplementedError(f"{type(self).__name__} trains no network")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,23 @@ def test_in_folds_nothing_trains_longer_than_a_weight_needs(monkeypatch) -> None
     settings = {"trees": 4, "patience": 9}
     fm.Auto(candidates=("local-trees",), folds=2, settings=settings).fit(federation(people()))
     assert trained == [(False, 4), (False, 4), (True, 9)], "two folds, and the model that is kept"
+
+
+def test_what_is_kept_of_several_classes_trains_as_long_as_by_itself(monkeypatch) -> None:
+    lengths = []
+    config = fm.RISA._config
+
+    def noted(model: fm.RISA, rows: int | None = None) -> Any:
+        made = config(model, rows)
+        if rows is None:  # parameters are looked at
+            return made
+        lengths.append(made.epochs)
+        return replace(made, epochs=1)
+
+    monkeypatch.setattr(fm.RISA, "_config", noted)
+    how = {"candidates": ("risa",), "folds": 2, "settings": {"members": 2}}
+    fm.Auto(**how).fit(federation(people(label="three")))
+    assert lengths == [8, 8, 12], "two folds, and the model that is kept"
 
 
 def test_the_folds_say_how_many_trees_are_kept(tmp_path) -> None:
@@ -257,7 +275,7 @@ def test_a_choice_of_other_settings_is_not_resumed(tmp_path) -> None:
     file = tmp_path / "folds.json"
     saved = json.loads(file.read_text())
     earlier = {slug: each[:2] for slug, each in saved["tried"].items()}  # as before lengths
-    mark = saved["mark"].replace("(2, ", "(", 1)
+    mark = saved["mark"].replace(f"({module.FOLDS_FORM}, ", "(", 1)
     file.write_text(json.dumps(saved | {"tried": earlier, "mark": mark}))
     with pytest.raises(ResumeError, match="other settings or rows"):
         fm.Auto(**how).fit(federation(people()), checkpoint=tmp_path, resume=True)

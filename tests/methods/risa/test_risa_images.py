@@ -193,6 +193,25 @@ def test_of_few_rows_an_ensemble_learns_in_fewer_and_longer_steps(model, rows, e
     assert config.settings.optimizer.lr == pytest.approx(lr)
 
 
+@pytest.mark.parametrize(
+    ("model", "classes", "rows", "epochs", "size"),
+    [
+        (RISA(), 4, 600, 8, 128),
+        (RISA(), 20, 600, 8, 200),
+        (RISA(batch_size=64), 4, 600, 8, 64),
+        (RISA(), 2, 600, 12, 256),
+        (RISA(), 4, 1_000, 20, 256),
+        (RISA(epochs=20), 4, 600, 20, 256),
+    ],
+)
+def test_of_few_rows_of_several_classes_a_comparison_is_shorter(model, classes, rows, epochs, size):
+    params = model.get_params()
+    model.shorten(classes)
+    config = model._config(rows)
+    assert (config.epochs, config.settings.batch_size) == (epochs, size)
+    assert model.get_params() == params, "what is kept has the settings that it was given"
+
+
 @pytest.mark.slow
 def test_the_settings_for_tables_take_images_too():
     """Images have no columns that add up; the parties' own heads are heard instead."""

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 LEAST = 10
 """Held-out rows of a fold: with fewer a fold says more about chance than about methods."""
-FOLDS_FILE, FOLDS_FORM = "folds.json", 2  # with the lengths of trainings
+FOLDS_FILE, FOLDS_FORM = "folds.json", 3  # with the lengths of trainings
 COMPLETED = "-completed"
 
 
@@ -264,12 +264,7 @@ class _Contest:
             name = f"{self.network.model}:{candidate.slug}"
             with candidate.tried():
                 estimator = self.how.made(candidate, party)
-                # To train again on all rows, and to wait long for a better round, is for the model
-                # that is kept: in every fold it would take twice as long, and weights hardly hang
-                # on it.
-                given = estimator.get_params()
-                shorter = {"refit": False, "patience": max(1, (given.get("patience") or 0) // 2)}
-                estimator.set_params(**{key: shorter[key] for key in shorter if given.get(key)})
+                estimator.shorten(len(self.network.classes))
                 estimator.fit(views[candidate.completed])
                 estimator.network_.leave_outputs(held, segments, name)
                 candidate.lengths.append(estimator.network_.best_epoch)

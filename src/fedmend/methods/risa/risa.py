@@ -69,6 +69,9 @@ SMALLEST_OF_TWO = 64
 # With epochs=None: so many; of few labelled rows an ensemble learns as much in fewer epochs of
 # steps twice as long.
 EPOCHS, EPOCHS_OF_FEW, FEW_ROWS = 20, 12, 1000
+EPOCHS_OF_FOLD, BATCH_OF_FOLD = 8, 128
+"""Of few rows of more than two classes, where the model is compared and not kept: it says nearly
+the same of held-out rows. A batch has ten rows of each class, or more."""
 ADDITIVE_ROUNDS = 25
 CELLS_TO_CHOOSE = 4000
 """Rows times classes on which the ridge is chosen; it says how large weights are, not how many
@@ -533,6 +536,7 @@ class RISA(SplitEstimator):
     refit: ClassVar[bool] = False  # type: ignore[misc]
 
     _network_type: ClassVar[type[SplitNetwork]] = EvidenceNetwork
+    _compared = 0  # the number of classes, where the model is not kept
     _rules: ClassVar[Rules] = {
         "fusion": one_of(RULES),
         "objective": one_of(tuple(OBJECTIVES)),
@@ -557,6 +561,9 @@ class RISA(SplitEstimator):
         return cls.preset("images", **changes)
 
     # ------------------------------------------------------------------ fitting
+
+    def shorten(self, classes: int) -> None:
+        self._compared = classes
 
     def fit(
         self,
@@ -615,6 +622,9 @@ class RISA(SplitEstimator):
         if self.epochs is None:
             few = self.members > 1 and rows is not None and rows < FEW_ROWS
             sized.epochs, sized.lr = (EPOCHS_OF_FEW, 2 * self.lr) if few else (EPOCHS, self.lr)
+            if few and self._compared > 2 and self.batch_size is not None:
+                size = min(self.batch_size, max(BATCH_OF_FOLD, 10 * self._compared))
+                sized.epochs, sized.batch_size = EPOCHS_OF_FOLD, size
         if self.batch_size is None:
             sized.batch_size = LARGEST_BATCH
             if rows is not None and rows < FEWEST_BATCHES * LARGEST_BATCH:
