@@ -254,9 +254,10 @@ def _generator_bars(file: Path) -> str:
 # ---------------------------------------------------------------------------------- the flow
 
 
-def _flow(file: Path) -> str:
+def _flow(overlap: float, file: Path) -> str:
     """Every line of both sets: AUC in percent, and what the whole command took."""
-    told = [line["cell"]["shape"] | line["cell"] | line["found"] for line in Kept.at(file).all()]
+    kept = [line["cell"]["shape"] | line["cell"] | line["found"] for line in Kept.at(file).all()]
+    told = [row for row in kept if row["overlap"] == overlap]
     costs = ("cpu", "mb", "messages")
     found = {
         (row["data"], row["line"]): row
@@ -472,7 +473,8 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "generators-bank": (MADE_ROWS, lambda file: _generated(file, "bank")),
     "generators-credit": (MADE_ROWS, lambda file: _generated(file, "credit")),
     "generators-bars": (MADE_ROWS, _generator_bars),
-    "flow": (FLOW, _flow),
+    "flow": (FLOW, partial(_flow, 0.1)),
+    "flow-half": (FLOW, partial(_flow, 0.5)),
     "one-sided": (ONE_SIDED, _one_sided),
     "sage-tables": (ALONE, _few_labels),
     "sage-runs": (CIFAR, lambda file: _standing(file, "accuracy")),

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 LEAST = 10
 """Held-out rows of a fold: with fewer a fold says more about chance than about methods."""
-FOLDS_FILE, FOLDS_FORM = "folds.json", 3  # with the lengths of trainings
+FOLDS_FILE, FOLDS_FORM = "folds.json", 3  # another where folds train otherwise
 COMPLETED = "-completed"
 
 
