@@ -79,7 +79,7 @@ def test_rounds_learn_and_repeat(method, start):
         return weights, accuracy(trainer, weights)
 
     weights, score = three_rounds()
-    assert score > 0.85
+    assert score > 0.8
     assert torch.equal(three_rounds()[0], weights)
 
 
