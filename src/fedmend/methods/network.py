@@ -25,6 +25,8 @@ EPOCH_STEPS = 20
 """The least steps of an epoch: a few hundred rows are gone through several times in one, so that a
 number of epochs, and of epochs to wait, is not too few steps for a small table."""
 RESTARTS = 2
+FEW_ROWS = 1000
+"""Fewer rows with a label are a small table, on which a run is to take seconds."""
 
 
 class NetworkEstimator(Estimator):
@@ -285,8 +287,9 @@ class LabelledEstimator(NetworkEstimator):
         self._adopt(fed, network)
         return self
 
-    def shorten(self, classes: int) -> None:
-        """Train to be compared on a fold, not to be kept. classes: how many there are.
+    def shorten(self, classes: int, rows: int) -> int:
+        """Train to be compared on a fold, not to be kept; how many rounds of what is kept one of
+        these is worth. classes: how many there are; rows: of the fold, with a label.
 
         To train again on all rows, and to wait long for a better round, is for the model that is
         kept: in every fold it would take twice as long, and weights hardly hang on it.
@@ -294,6 +297,7 @@ class LabelledEstimator(NetworkEstimator):
         given = self.get_params()
         shorter = {"refit": False, "patience": max(1, (given.get("patience") or 0) // 2)}
         self.set_params(**{key: shorter[key] for key in shorter if given.get(key)})
+        return 1
 
     def _make_network(self, fed: Federation, parties: list[str], label_party: str) -> Any:
         """What is trained, without weights yet."""

@@ -530,6 +530,24 @@ def test_without_a_refit_the_trees_up_to_the_best_stay(frame: pd.DataFrame) -> N
 # ---------------------------------------------------------------------------------- importance
 
 
+@pytest.mark.parametrize(
+    ("model", "classes", "rows", "worth", "rate", "patience"),
+    [
+        (fm.SecureBoost(), 4, 600, 2, 0.2, 4),
+        (fm.LocalTrees(), 3, 999, 2, 0.2, 4),
+        (fm.SecureBoost(), 2, 600, 1, 0.1, 7),
+        (fm.SecureBoost(), 4, 1_000, 1, 0.1, 7),
+        (fm.SecureBoost(validation=0.0), 4, 600, 1, 0.1, 7),
+        (fm.SecureBoost(learning_rate=0.6), 4, 600, 1, 0.6, 7),
+    ],
+)
+def test_to_be_compared_fewer_trees_are_grown(
+    model: fm.SecureBoost, classes: int, rows: int, worth: int, rate: float, patience: int
+) -> None:
+    assert model.shorten(classes, rows) == worth
+    assert (model.learning_rate, model.patience, model.refit) == (rate, patience, False)
+
+
 def test_columns_have_their_share_of_the_gains(frame: pd.DataFrame, torn: fm.Federation) -> None:
     model = fm.SecureBoost(trees=20, depth=3, validation=0.0).fit(torn)
     told = model.importance()

@@ -206,7 +206,7 @@ def test_of_few_rows_an_ensemble_learns_in_fewer_and_longer_steps(model, rows, e
 )
 def test_of_few_rows_of_several_classes_a_comparison_is_shorter(model, classes, rows, epochs, size):
     params = model.get_params()
-    model.shorten(classes)
+    model.shorten(classes, rows)
     config = model._config(rows)
     assert (config.epochs, config.settings.batch_size) == (epochs, size)
     assert model.get_params() == params, "what is kept has the settings that it was given"

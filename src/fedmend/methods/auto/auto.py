@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 LEAST = 10
 """Held-out rows of a fold: with fewer a fold says more about chance than about methods."""
-FOLDS_FILE, FOLDS_FORM = "folds.json", 3  # another where folds train otherwise
+FOLDS_FILE, FOLDS_FORM = "folds.json", 4  # another where folds train otherwise
 COMPLETED = "-completed"
 
 
@@ -252,8 +252,9 @@ class _Contest:
         if self.completed is not None:
             views[True], spare = fold(self.completed, number, folds, seed, own=own, shared=shared)
             made += [views[True], spare]
-        counts = held.alignment
+        counts, rows = held.alignment, train.alignment
         segments = [[ALIGNED, counts.aligned], [party, counts.unaligned[party]]]
+        labelled = rows.aligned + rows.unaligned[party]
         names: dict[str, str] = {}
         for at, candidate in enumerate(self.candidates):
             if candidate.skipped:
@@ -264,10 +265,10 @@ class _Contest:
             name = f"{self.network.model}:{candidate.slug}"
             with candidate.tried():
                 estimator = self.how.made(candidate, party)
-                estimator.shorten(len(self.network.classes))
+                worth = estimator.shorten(len(self.network.classes), labelled)
                 estimator.fit(views[candidate.completed])
                 estimator.network_.leave_outputs(held, segments, name)
-                candidate.lengths.append(estimator.network_.best_epoch)
+                candidate.lengths.append(worth * estimator.network_.best_epoch)
                 names[candidate.slug] = name
             if self.progress is not None and not candidate.skipped:
                 total = folds * len(self.candidates)

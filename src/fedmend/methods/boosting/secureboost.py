@@ -76,7 +76,7 @@ from fedmend.methods.boosting.histograms import (
     SessionHistograms,
     SumsWorker,
 )
-from fedmend.methods.network import LabelledEstimator, LocalOnly
+from fedmend.methods.network import FEW_ROWS, LabelledEstimator, LocalOnly
 from fedmend.split.answers import JUDGED, AnsweringWorker
 from fedmend.split.features import Segments, check_names, is_known, own_rows, spans
 from fedmend.split.labels import account_of, row_confidence, warn_of_noise
@@ -987,6 +987,14 @@ class SecureBoost(LabelledEstimator):
         "mode": one_of(MODES),
         "task": one_of(("auto", "binary", "multiclass", "regression", "count")),
     }
+
+    def shorten(self, classes: int, rows: int) -> int:
+        super().shorten(classes, rows)
+        if classes <= 2 or rows >= FEW_ROWS or not self.validation or self.learning_rate > 0.5:
+            return 1
+        # Half as many trees, each of several classes, say the same of held-out rows.
+        self.set_params(learning_rate=2 * self.learning_rate, patience=(self.patience + 1) // 2)
+        return 2
 
     def _make_network(self, fed: Federation, parties: list[str], label_party: str) -> TreeEnsemble:
         return TreeEnsemble(fed, parties=parties, label_party=label_party, how=self)

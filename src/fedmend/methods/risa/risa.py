@@ -36,7 +36,7 @@ from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Federation, require_federation
 from fedmend.federation.bound import but, declare
 from fedmend.learn.metrics import expected_error
-from fedmend.methods.network import SplitEstimator
+from fedmend.methods.network import FEW_ROWS, SplitEstimator
 from fedmend.methods.risa.columns import EVERYTHING, RIDGES, models_of
 from fedmend.methods.risa.network import JOINT, Objective, deal
 from fedmend.methods.risa.opinions import RULES
@@ -68,7 +68,7 @@ an ensemble learns few rows by heart. Batches are a tenth of few rows, so that n
 SMALLEST_OF_TWO = 64
 # With epochs=None: so many; of few labelled rows an ensemble learns as much in fewer epochs of
 # steps twice as long.
-EPOCHS, EPOCHS_OF_FEW, FEW_ROWS = 20, 12, 1000
+EPOCHS, EPOCHS_OF_FEW = 20, 12
 EPOCHS_OF_FOLD, BATCH_OF_FOLD = 8, 128
 """Of few rows of more than two classes, where the model is compared and not kept: it says nearly
 the same of held-out rows. A batch has ten rows of each class, or more."""
@@ -562,8 +562,9 @@ class RISA(SplitEstimator):
 
     # ------------------------------------------------------------------ fitting
 
-    def shorten(self, classes: int) -> None:
+    def shorten(self, classes: int, rows: int) -> int:
         self._compared = classes
+        return 1
 
     def fit(
         self,
