@@ -18,6 +18,7 @@ from typing import Any
 from fedmend._files import write_whole
 from fedmend.errors import ConfigError
 from fedmend_bench.cells import Kept
+from fedmend_bench.completion.runs import OURS, PAPER
 from fedmend_bench.flow import one_sided, world
 from fedmend_bench.flow.files import all_lines
 from fedmend_bench.generators import table as generators
@@ -37,6 +38,7 @@ MADE = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- made: end -->)", re.DOTA
 CIFAR, SEARCH, THREE = "sage-cifar10.csv", "risa-search.jsonl", "risa-three-parties.jsonl"
 ALONE, MADE_ROWS, KEEL = "sage-tables.jsonl", "generators.jsonl", "keel.jsonl"
 FLOW, ONE_SIDED, NUMBERS = "flow.jsonl", "one-sided.jsonl", "numbers.jsonl"
+COMPLETED = "fedpsg-pum.jsonl"
 BASES = {"FlexMatch+SAGE": "FedAvg+FlexMatch", "FedDB+SAGE": "FedDB", "FedDure+SAGE": "FedDure"}
 ROUNDS = (1, 5, 10, 20, 30, 50, 75, 100, 150, 200, 250, 300)
 
@@ -249,6 +251,43 @@ def _generator_bars(file: Path) -> str:
         for bar in generators.bars_of(rows)
     ]
     return _markdown(["bar, means over seeds", "measured", "target", "holds"], lines)
+
+
+# ---------------------------------------------------------------------------------- FedPSG-PUM
+
+
+def _as_published(where: str, file: Path) -> str:
+    """FedPSG-PUM and `paper()`, and the difference: mean ± standard error over seeds."""
+    found: dict[tuple[str, float], dict[str, dict[int, dict[str, float]]]] = {}
+    for line in Kept.at(file).all():
+        for row in line["found"] if line["cell"]["where"] == where else ():
+            values = found.setdefault((row["data"], row["missing"]), {})
+            values.setdefault(row["method"], {})[row["seed"]] = row
+    trained = any(name.startswith(_TRAINED) for values in found.values() for name in values)
+    told = {key: how for key, how in _PUBLISHED.items() if trained or how[1] != _TRAINED}
+    lines = []
+    for (data, missing), values in sorted(found.items()):
+        seeds = sorted(set.intersection(*(set(each) for each in values.values())))
+        cells = [data.capitalize(), _short(missing, 1), str(len(seeds))]
+        for key, (_, before, digits) in told.items():
+            pair = [[values[before + name][s][key] for s in seeds] for name in (OURS, PAPER)]
+            ours, paper = (_short(statistics.mean(each), digits) for each in pair)
+            apart = [mine - its for mine, its in zip(*pair, strict=True)]
+            error = _short(_spread(apart), digits)
+            cells.append(f"{ours} / {paper}")
+            cells.append(f"{_signed(statistics.mean(apart), digits)} ± {error}")
+        lines.append(cells)
+    names = [name for title, _, _ in told.values() for name in (title, "difference")]
+    return _markdown(["", "missing", "seeds", *names], lines)
+
+
+_TRAINED = "downstream: "
+_PUBLISHED = {
+    "rmse": ("RMSE", "", 3),
+    "accuracy": ("accuracy of classes", "", 3),
+    "macro_f1": ("macro-F1", "", 3),
+    "auc": ("AUC of the joint model", _TRAINED, 4),
+}
 
 
 # ---------------------------------------------------------------------------------- the flow
@@ -473,6 +512,8 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "generators-bank": (MADE_ROWS, lambda file: _generated(file, "bank")),
     "generators-credit": (MADE_ROWS, lambda file: _generated(file, "credit")),
     "generators-bars": (MADE_ROWS, _generator_bars),
+    "fedpsg-pum-paper": (COMPLETED, partial(_as_published, "random")),
+    "fedpsg-pum-paper-last": (COMPLETED, partial(_as_published, "last")),
     "flow": (FLOW, partial(_flow, 0.1)),
     "flow-half": (FLOW, partial(_flow, 0.5)),
     "one-sided": (ONE_SIDED, _one_sided),
