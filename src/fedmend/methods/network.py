@@ -26,7 +26,7 @@ EPOCH_STEPS = 20
 number of epochs, and of epochs to wait, is not too few steps for a small table."""
 RESTARTS = 2
 FEW_ROWS = 1000
-"""Fewer rows with a label are a small table, on which a run is to take seconds."""
+"""Fewer rows of the label party are a small table, on which a run is to take seconds."""
 
 
 class NetworkEstimator(Estimator):
@@ -289,7 +289,7 @@ class LabelledEstimator(NetworkEstimator):
 
     def shorten(self, classes: int, rows: int) -> int:
         """Train to be compared on a fold, not to be kept; how many rounds of what is kept one of
-        these is worth. classes: how many there are; rows: of the fold, with a label.
+        these is worth. classes: how many there are; rows: of the fold, at the label party.
 
         To train again on all rows, and to wait long for a better round, is for the model that is
         kept: in every fold it would take twice as long, and weights hardly hang on it.
