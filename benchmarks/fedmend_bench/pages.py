@@ -18,7 +18,7 @@ from typing import Any
 from fedmend._files import write_whole
 from fedmend.errors import ConfigError
 from fedmend_bench.cells import Kept
-from fedmend_bench.completion.runs import OURS, PAPER
+from fedmend_bench.completion.runs import OURS, PAPER, TRAINED
 from fedmend_bench.flow import one_sided, world
 from fedmend_bench.flow.files import all_lines
 from fedmend_bench.generators import table as generators
@@ -263,8 +263,8 @@ def _as_published(where: str, file: Path) -> str:
         for row in line["found"] if line["cell"]["where"] == where else ():
             values = found.setdefault((row["data"], row["missing"]), {})
             values.setdefault(row["method"], {})[row["seed"]] = row
-    trained = any(name.startswith(_TRAINED) for values in found.values() for name in values)
-    told = {key: how for key, how in _PUBLISHED.items() if trained or how[1] != _TRAINED}
+    trained = any(name.startswith(TRAINED) for values in found.values() for name in values)
+    told = {key: how for key, how in _PUBLISHED.items() if trained or how[1] != TRAINED}
     lines = []
     for (data, missing), values in sorted(found.items()):
         seeds = sorted(set.intersection(*(set(each) for each in values.values())))
@@ -281,12 +281,11 @@ def _as_published(where: str, file: Path) -> str:
     return _markdown(["", "missing", "seeds", *names], lines)
 
 
-_TRAINED = "downstream: "
 _PUBLISHED = {
     "rmse": ("RMSE", "", 3),
     "accuracy": ("accuracy of classes", "", 3),
     "macro_f1": ("macro-F1", "", 3),
-    "auc": ("AUC of the joint model", _TRAINED, 4),
+    "auc": ("AUC of the joint model", TRAINED, 4),
 }
 
 

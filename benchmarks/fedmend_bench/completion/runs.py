@@ -26,6 +26,8 @@ from fedmend_bench.completion.scores import Scenario, reference, scores, tear_ta
 __all__ = ["OURS", "PAPER", "PARTS", "Cell", "run_cell"]
 
 OURS, PAPER = "FedPSG-PUM", "paper()"
+TRAINED = "downstream: "
+"""Before the name of what a joint model was trained on."""
 PARTS = ("ours", "paper", "baselines")
 
 
@@ -166,7 +168,7 @@ class _Work:
             model = method(epochs=self.cell.epochs, batch_size=256, seed=seed).fit(fed)
             found.append(model.evaluate(fed.on("test"))["auc"])
         seconds = time.perf_counter() - began
-        return {"method": f"downstream: {name}", "auc": float(np.mean(found)), "seconds": seconds}
+        return {"method": TRAINED + name, "auc": float(np.mean(found)), "seconds": seconds}
 
     def _filled(self, values: pd.DataFrame) -> Table:
         b = self.case.b

@@ -21,7 +21,7 @@ import pandas as pd
 from fedmend.errors import ConfigError
 from fedmend.generate import generators as all_generators
 from fedmend_bench.cells import run_cells
-from fedmend_bench.completion.runs import OURS, PAPER, PARTS, Cell, run_cell
+from fedmend_bench.completion.runs import OURS, PAPER, PARTS, TRAINED, Cell, run_cell
 from fedmend_bench.completion.scores import REFERENCES
 from fedmend_bench.harness import Bar, BenchResult
 from fedmend_bench.options import chosen, listed, numbered
@@ -142,8 +142,8 @@ def _completion_bars(at: str, rmse: pd.DataFrame, in_the_clear: bool) -> list[Ba
 
 
 def _downstream_bars(at: str, auc: pd.DataFrame) -> list[Bar]:
-    ours = f"downstream: {OURS}"
-    others = {name: f"downstream: {name}" for name in ("aligned only", "zeros", "mean", PAPER)}
+    ours = TRAINED + OURS
+    others = {name: TRAINED + name for name in ("aligned only", "zeros", "mean", PAPER)}
     return [
         _paired(f"{at}: downstream AUC above {name}", auc, ours, line, lower=False)
         for name, line in others.items()
