@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedmend.errors import ConfigError
 from fedmend.federation import wire
@@ -9,6 +10,7 @@ from fedmend.learn.nets import (
     Batch,
     Bottom,
     BottomSpec,
+    ResidualBlock,
     ResNet8,
     SeededDropout,
     Top,
@@ -76,6 +78,36 @@ def test_resnet8_has_the_published_number_of_parameters():
     count = sum(parameter.numel() for parameter in ResNet8(3).parameters())
     assert count == 1_227_594 - 2_570
     assert ResNet8(3)(torch.randn(2, 3, 32, 32)).shape == (2, 256)
+
+
+class Strides(TorchDispatchMode):
+    """Notes the strides of 1×1 convolutions, forwards and back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        forward = func is torch.ops.aten.convolution.default
+        if forward or func is torch.ops.aten.convolution_backward.default:
+            weight, strides = (args[1], args[3]) if forward else (args[2], args[4])
+            self.seen += strides if weight.shape[2:] == (1, 1) else []
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_few_channels_that_are_last_are_halved_without_a_stride() -> None:
+    """Which on some processors writes past its memory: wrong slopes, or the end of the process."""
+    block, images = ResidualBlock(4, 8, 2), torch.randn(30, 4, 16, 15)
+    plain = torch.nn.functional.conv2d(images, block.shortcut[0].weight, stride=2)
+    assert torch.allclose(block.shortcut[0](images), plain, atol=1e-6)
+    slopes = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        block.zero_grad()
+        with Strides() as strides:
+            block(images.contiguous(memory_format=layout)).square().sum().backward()
+        assert strides.seen == [1] * 4
+        slopes.append(block.shortcut[0].weight.grad.clone())
+    assert torch.allclose(*slopes, rtol=1e-3, atol=1e-3)
 
 
 def test_dropout_keeps_the_mean_and_rests_in_evaluation():
