@@ -248,19 +248,24 @@ def test_split_by_id_takes_the_same_people_everywhere():
 
 def test_small_tables_train_on_one_thread(workshop, monkeypatch):
     import torch
+    from threadpoolctl import threadpool_info, threadpool_limits
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     seen = []
 
     class Threads(Listener):
         def stage(self, words):
-            seen.append((words.split()[0], torch.get_num_threads()))
+            pools = (
+                each["num_threads"] for each in threadpool_info() if "numpy" in each["filepath"]
+            )
+            seen.append((words.split()[0], torch.get_num_threads(), *pools))
 
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         workshop.write(STRICT)
-        run(workshop, listener=Threads())
-        assert ("Training", 1) in seen and ("Writing", 2) in seen
+        with threadpool_limits(2, "blas"):
+            run(workshop, listener=Threads())
+        assert ("Training", 1, 1) in seen and ("Writing", 2, 2) in seen
     finally:
         torch.set_num_threads(before)

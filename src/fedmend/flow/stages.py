@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from threadpoolctl import threadpool_limits
+
 from fedmend.federation import Federation
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.flow.live import Listener, LiveListener
@@ -192,13 +194,16 @@ def few_threads(fed: Federation) -> Iterator[None]:
 
     Whoever sets OMP_NUM_THREADS has decided otherwise.
     """
+    small = max(facts["rows"] for facts in fed.roster.values()) <= SMALL_ROWS
+    if not small or "OMP_NUM_THREADS" in os.environ:
+        yield
+        return
     import torch
 
     before = torch.get_num_threads()
-    small = max(facts["rows"] for facts in fed.roster.values()) <= SMALL_ROWS
-    if small and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)
+    torch.set_num_threads(1)
     try:
-        yield
+        with threadpool_limits(1, "blas"):  # numpy's own, which waits for work in a busy loop
+            yield
     finally:
         torch.set_num_threads(before)
