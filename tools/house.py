@@ -32,7 +32,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("secure",),
     ("split",),
     ("generate",),
-    ("methods.contract", "methods.network", "methods.boosting"),
+    ("methods.contract", "methods.network", "methods.threads", "methods.boosting"),
     FAMILIES,
     ("methods",),
     ("preflight",),

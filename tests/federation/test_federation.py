@@ -283,8 +283,8 @@ def test_alignment_is_per_view(fed: Federation) -> None:
 def test_who_labels(fed: Federation) -> None:
     assert fed.label_party == "bank"
     assert fed.roster == {
-        "bank": {"rows": 6, "features": 2, "labelled": True},
-        "telco": {"rows": 6, "features": 2, "labelled": False},
+        "bank": {"rows": 6, "features": 2, "blocks": 0, "labelled": True},
+        "telco": {"rows": 6, "features": 2, "blocks": 0, "labelled": False},
     }
     table = Table([1, 2], {"x": [1.0, 2.0], "y": [0, 1]})
     with pytest.raises(DataError, match="no party has a label"):

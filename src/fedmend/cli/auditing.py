@@ -127,7 +127,8 @@ def _rehearse(
     listener: TerminalListener,
 ) -> list[AuditReport]:
     """Each of them on its own copy of the federation that the file describes."""
-    from fedmend.flow.stages import few_threads, local_federation
+    from fedmend.flow.stages import local_federation
+    from fedmend.methods.threads import few_threads
     from fedmend.secure.align import align
 
     listener.stage("Reading the tables")

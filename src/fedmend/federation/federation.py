@@ -191,6 +191,7 @@ class RosterWorker(Worker):
         return {
             "rows": len(self.table),
             "features": len(self.table.feature_names),
+            "blocks": len(self.table.blocks),
             "labelled": self.table.label is not None,
         }
 
@@ -379,7 +380,8 @@ class Federation:
 
     @property
     def roster(self) -> dict[str, dict[str, Any]]:
-        """Rows, feature columns and whether there is a label, per party (asked once per table)."""
+        """Rows, feature columns, how many of them are blocks (images), and whether there is a
+        label, per party; asked once per table."""
         if self.scope not in self._rosters:
             with self.workers(RosterWorker) as workers:
                 self._rosters[self.scope] = workers.rows()

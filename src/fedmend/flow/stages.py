@@ -7,14 +7,10 @@ settings or tables touch, and takes up the rest.
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from threadpoolctl import threadpool_limits
 
 from fedmend.federation import Federation
 from fedmend.federation.engines.local import LocalEngine
@@ -26,11 +22,11 @@ from fedmend.flow.reading import read_parties
 from fedmend.flow.scoring import Reference
 from fedmend.flow.steps import SALT_FOLDER, Steps, in_stage
 from fedmend.flow.training import learn
+from fedmend.methods.threads import few_threads
 from fedmend.report.page import LEDGER_FILE, REPORT_FILE, write_report
 from fedmend.report.record import RECORD_FILE, MethodRun, RunRecord, main_metric
 from fedmend.secure.heads import exchange_heads
 
-SMALL_ROWS = 50_000
 ROWS_FOLDER = "rows-asked"
 
 
@@ -186,24 +182,3 @@ def _tidy(steps: Steps) -> None:
         for path in work.glob(pattern):
             if path not in kept:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-@contextmanager
-def few_threads(fed: Federation) -> Iterator[None]:
-    """One thread for small tables: handing out tiny products costs far more than it saves.
-
-    Whoever sets OMP_NUM_THREADS has decided otherwise.
-    """
-    small = max(facts["rows"] for facts in fed.roster.values()) <= SMALL_ROWS
-    if not small or "OMP_NUM_THREADS" in os.environ:
-        yield
-        return
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1, "blas"):  # numpy's own, which waits for work in a busy loop
-            yield
-    finally:
-        torch.set_num_threads(before)

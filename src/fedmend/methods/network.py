@@ -16,6 +16,7 @@ from fedmend.errors import ConfigError, DataError, Refused
 from fedmend.federation import Federation, require_federation
 from fedmend.learn.metrics import expected_error
 from fedmend.methods.contract import Estimator, frame_of
+from fedmend.methods.threads import on_few_threads
 from fedmend.split.config import SplitConfig
 from fedmend.split.features import ALIGNED, ALL, among, is_known
 from fedmend.split.parts import MANIFEST, read_json, write_json
@@ -260,6 +261,7 @@ class LabelledEstimator(NetworkEstimator):
     _trains_on: ClassVar[str] = "aligned"
     """Which rows: "aligned", also the label party's others ("labelled"), or "all" parties'."""
 
+    @on_few_threads
     def fit(
         self,
         fed: Federation,

@@ -22,6 +22,7 @@ from fedmend.learn import metrics
 from fedmend.methods.annotators import aggregation as crowd
 from fedmend.methods.annotators.worker import NARROW_RING, EvidenceForm, LabelWorker
 from fedmend.methods.network import EPOCH_STEPS, RESTARTS, NetworkEstimator
+from fedmend.methods.threads import on_few_threads
 from fedmend.secure.sums import SumSession
 from fedmend.split.config import SplitConfig
 from fedmend.split.features import ALIGNED, Segments
@@ -432,6 +433,7 @@ class CrowdEstimator(NetworkEstimator):
 
     # ------------------------------------------------------------------ fitting
 
+    @on_few_threads
     def fit(
         self,
         fed: Federation,

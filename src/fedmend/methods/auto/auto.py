@@ -34,6 +34,7 @@ from fedmend.methods.auto.folds import fold, forget, number_folds
 from fedmend.methods.auto.worker import ALONE, SHARED, BlendWorker
 from fedmend.methods.network import LabelledEstimator
 from fedmend.methods.registry import METHODS, contestants, make
+from fedmend.methods.threads import on_few_threads
 from fedmend.split.features import ALIGNED, ALL, Segments, is_known
 from fedmend.split.parts import read_json, write_json
 from fedmend.split.training import Judged, Progress
@@ -364,6 +365,7 @@ class Auto(LabelledEstimator):
         "task": one_of(("auto", "binary", "multiclass", "regression", "count")),
     }
 
+    @on_few_threads
     def fit(
         self,
         fed: Federation,

@@ -77,6 +77,7 @@ from fedmend.methods.boosting.histograms import (
     SumsWorker,
 )
 from fedmend.methods.network import FEW_ROWS, LabelledEstimator, LocalOnly
+from fedmend.methods.threads import on_few_threads
 from fedmend.split.answers import JUDGED, AnsweringWorker
 from fedmend.split.features import Segments, check_names, is_known, own_rows, spans
 from fedmend.split.labels import account_of, row_confidence, warn_of_noise
@@ -735,6 +736,7 @@ class TreeEnsemble(Judged):
 
     # ------------------------------------------------------------------ training
 
+    @on_few_threads
     def fit(
         self,
         segments: Segments,

@@ -52,6 +52,7 @@ from fedmend.methods.completion.self_training import (
 )
 from fedmend.methods.completion.targets import MODES
 from fedmend.methods.contract import Estimator
+from fedmend.methods.threads import on_few_threads
 from fedmend.secure.correlation import RankCorrelation, Strength, rank_correlation
 from fedmend.secure.inner_product import Mode
 from fedmend.secure.published import LEAST_KEY_BITS
@@ -181,6 +182,7 @@ class FedPSGPUM(Estimator):
 
     # ------------------------------------------------------------------ the algorithm
 
+    @on_few_threads
     def fit(self, fed: Federation, *, progress: Progress | None = None) -> Self:
         """Complete the rows; `progress(stage, done, total, metrics)` is told."""
         require_federation(fed)

@@ -42,6 +42,7 @@ from fedmend.methods.risa.network import JOINT, Objective, deal
 from fedmend.methods.risa.opinions import RULES
 from fedmend.methods.risa.training import batch_make_up
 from fedmend.methods.risa.workers import EvidenceBottomWorker, EvidenceTopWorker
+from fedmend.methods.threads import on_few_threads
 from fedmend.split.config import SplitConfig
 from fedmend.split.features import ALIGNED, ALL, Segments, check_names, is_known, spans
 from fedmend.split.partial import SharingSession
@@ -566,6 +567,7 @@ class RISA(SplitEstimator):
         self._compared = classes
         return 1
 
+    @on_few_threads
     def fit(
         self,
         fed: Federation,
