@@ -34,7 +34,13 @@ from fedmend_bench.inc.data import PARTIES, Problem, load_problem, make_worlds
 from fedmend_bench.inc.runs import MODELS
 from fedmend_bench.simulation import know, together
 
-CLASSES, COLUMNS = 26, 16
+SHAPES = {
+    "Letter": (16_000, 16, 26),
+    "Sensorless": (46_807, 48, 11),
+    "SensIT Vehicle": (78_822, 100, 3),
+    "Covtype": (396_112, 54, 2),
+}
+"""Training rows, columns and classes of the paper's data sets (Table 3)."""
 OFTEN = ("Clean", "InC none", "InC masks")
 """What bars compare is measured in every round."""
 METHOD = "InC product"
@@ -152,17 +158,19 @@ def possible() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("cryptography", "tenseal"))
 
 
-def make_federation(rows: int, seed: int = 0) -> Federation:
-    """Of Letter's shape: four parties with four columns and noisy labels each."""
+def make_federation(rows: int, data: str = "Letter", seed: int = 0) -> Federation:
+    """Of a data set's shape: four parties with a quarter of the columns and noisy labels each."""
     rng = np.random.default_rng(seed)
-    y = rng.integers(0, CLASSES, rows)
-    x = rng.normal(size=(CLASSES, COLUMNS))[y] + rng.normal(size=(rows, COLUMNS))
-    votes = annotators(y, rates=[0.3, 0.35, 0.4, 0.5], n_classes=CLASSES, seed=seed)
-    return federation_of(votes, x, x[:1], [COLUMNS // PARTIES] * PARTIES, seed)
+    _, columns, classes = SHAPES[data]
+    y = rng.integers(0, classes, rows)
+    x = rng.normal(size=(classes, columns))[y] + rng.normal(size=(rows, columns))
+    votes = annotators(y, rates=[0.3, 0.35, 0.4, 0.5], n_classes=classes, seed=seed)
+    widths = [len(each) for each in np.array_split(range(columns), PARTIES)]
+    return federation_of(votes, x, x[:1], widths, seed)
 
 
 def cost(
-    rows: int, epochs: int, rounds: int, network: str = "LR"
+    rows: int, epochs: int, rounds: int, network: str = "LR", data: str = "Letter"
 ) -> tuple[list[dict[str, Any]], list[Bar]]:
     """Interleaved rounds after a short warm-up; the quickest of each epoch, added up.
 
@@ -187,7 +195,7 @@ def cost(
         f"{method.__name__} masks": method(**net, patience=None) for method in (Random, MJ, EM)
     }
     for model in models.values():
-        _laps(model.set_params(epochs=2), make_federation(min(rows, 500)))
+        _laps(model.set_params(epochs=2), make_federation(min(rows, 500), data))
         model.set_params(epochs=epochs)
     laps: dict[str, list[np.ndarray]] = {name: [] for name in models}
     sent: dict[str, float] = {}
@@ -195,19 +203,20 @@ def cost(
         for name in np.roll(list(models), -number):  # another one goes first each round
             if name not in OFTEN and number % 5:
                 continue
-            fed = make_federation(rows)
+            fed = make_federation(rows, data)
             laps[name].append(_laps(models[name], fed))
             sent[name] = fed.ledger.total_bytes() / 1e6
     quickest = {name: np.min(values, axis=0).sum(0) for name, values in laps.items()}
     best = {name: float(wall) for name, (wall, _) in quickest.items()}
     cpu = {name: float(own) for name, (_, own) in quickest.items()}
     corrections = epochs - epochs // 2 + 1  # one before each epoch of stage 2, and a last one
-    sums = {f"InC {mode}": sum_seconds(rows, corrections, mode) for mode in ("none", "masks")}
+    sums = {f"InC {mode}": sum_seconds(rows, corrections, mode, data) for mode in ("none", "masks")}
     added = sums["InC masks"] - sums["InC none"]
-    published = paper_seconds(network)
+    published = paper_seconds(network, data)
+    size = f"{data}, {rows:,} × {SHAPES[data][1]}"
     rows_out = [
         {
-            "data": f"cost, {rows:,} × {COLUMNS}, {epochs} epochs, {len(laps[name])} rounds",
+            "data": f"cost, {size}, {epochs} epochs, {len(laps[name])} rounds",
             "model": network,
             "method": name,
             "seconds": best[name],
@@ -232,21 +241,19 @@ def cost(
     return rows_out, bars
 
 
-def paper_seconds(network: str) -> dict[str, float]:
-    """Letter's seconds in the paper's Table 3, by what they are called here."""
+def paper_seconds(network: str, data: str) -> dict[str, float]:
+    """The seconds in the paper's Table 3, by what they are called here."""
     rows = [row for row in paper_rows("inc_seconds") if row["model"] == network]
     named = {"Clean": "Clean", "InC": "InC he"}
-    return {
-        named.get(row["method"], f"{row['method']} masks"): float(row["Letter"]) for row in rows
-    }
+    return {named.get(row["method"], f"{row['method']} masks"): float(row[data]) for row in rows}
 
 
-def sum_seconds(rows: int, corrections: int, mode: str, repeats: int = 8) -> float:
+def sum_seconds(rows: int, corrections: int, mode: str, data: str, repeats: int = 8) -> float:
     """Processor time of all sums of a training: keys and votes once, evidence every correction.
 
     The quickest of several of each, and no caches are warm.
     """
-    fed = make_federation(rows)
+    fed = make_federation(rows, data)
     crowd_out = np.zeros(1 << 22)
     spent: dict[str, list[float]] = {"votes": [], "evidence": []}
     with warnings.catch_warnings():

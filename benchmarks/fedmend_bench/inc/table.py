@@ -82,15 +82,18 @@ def run(
     corrector: measure InC with a corrector of this model instead, over a federation.
     crowds: measure InC's defaults beside those of EM and MJ instead, on these tables with so many
     `annotators`, and on LabelMe (`crowds.py`).
-    part: "crowd" measures what votes alone cost among 203 annotators of 5,000 (or `rows`) rows.
+    part: "crowd" measures what votes alone cost among 203 annotators of 5,000 (or `rows`) rows,
+    "seconds" what trainings of 10 epochs cost on all shapes of the paper's Table 3.
     """
     if quick:
         seeds, epochs, rows = min(seeds, 2), min(epochs, 10), min(rows or 2000, 2000)
         datasets = "letter" if datasets == DATA else datasets
         models = "lr,mlp" if models == NETWORKS else models
     if part is not None:
-        chosen("part", part, ("crowd",))
-        lines, promises = votes_alone(rows or 5000, seeds)
+        if chosen("part", part, ("crowd", "seconds")) == ["crowd"]:
+            lines, promises = votes_alone(rows or 5000, seeds)
+        else:
+            lines, promises = _seconds(rows)
         return BenchResult(NAME, lines, promises, device=device_name("cpu"))
     if crowds:
         counts = [str(each) for each in SILENT]
@@ -151,6 +154,18 @@ def run(
     elif cost:
         logger.warning("cost not measured: cryptography or tenseal is not installed")
     return BenchResult(NAME, out, bars, device=device_name(device))
+
+
+def _seconds(rows: int | None) -> tuple[list[dict[str, Any]], list[Bar]]:
+    """One training of each method on every shape of the paper's Table 3, of `rows` rows at most."""
+    lines: list[dict[str, Any]] = []
+    bars: list[Bar] = []
+    for data, network in itertools.product(federated.SHAPES, ("LR", "MLP")):
+        whole = federated.SHAPES[data][0]
+        more, promises = federated.cost(min(whole, rows or whole), 10, 1, network, data)
+        lines += more
+        bars += [replace(bar, name=f"{data}, {bar.name}") for bar in promises]
+    return lines, bars
 
 
 def _corrector(
