@@ -255,7 +255,8 @@ def _labellers(table: Table, seed: int) -> dict[str, Table]:
 
 def _bars(rows: Sequence[dict[str, Any]], *, quick: bool = False) -> list[Bar]:
     """quick: of so few rows what a method takes to begin with, which is foretold worse, is more."""
-    bars, most_seconds, most_bytes = [], *((2.5, 1.75) if quick else (2, 1.5))
+    bars: list[Bar] = []
+    most_seconds, most_bytes = (2.5, 1.75) if quick else (2.0, 1.5)
     rows = [row for row in rows if "failed" not in row]
     cost = [row for row in rows if row["part"] == "cost"]
     if cost:

@@ -39,6 +39,8 @@ METHODS: dict[str, type[CrowdEstimator]] = {"InC": InC, "EM": EM, "MJ": MJ}
 TABLES = ("bank", "adult", "credit", "covertype", "letter", "sensorless", "breast-cancer")
 SILENT = {3: 0.0, 10: 0.6, 30: 0.8}
 """How many annotators, and the share of rows of which each of them says nothing."""
+GIVEN = {"labelme": 59, "text": 203}
+"""Crowds that have their own number of annotators: human ones, and a made one that reads texts."""
 MEASURES = ("auc", "accuracy", "log_loss", "labels right", "cpu seconds")
 
 
@@ -95,8 +97,8 @@ def voters(votes: np.ndarray, policy: Policy) -> list[Party]:
 
 
 def world_of(cell: Cell) -> World:
-    if cell.data == "labelme":
-        return _labelme()
+    if cell.data in GIVEN:
+        return _labelme() if cell.data == "labelme" else _text(cell)
     options = {"classes": (1, 2)} if cell.data == "covertype" else {}
     table = datasets.load(cell.data, **options)
     encoder = LabelEncoder("multiclass").fit(table.y, table.schema[str(table.label)])
@@ -120,6 +122,21 @@ def _labelme() -> World:
     y, y_test = (part.y.to_numpy(np.int64) for part in parts)
     votes = datasets.human_labels("labelme")
     return World(frames[0], frames[1], y, y_test, votes)
+
+
+def _text(cell: Cell, columns: int = 300, votes: int = 5) -> World:
+    """Two classes by some of many sparse columns; everybody votes on few rows, and errs."""
+    rng = np.random.default_rng([cell.seed, 13])
+    rows, people = cell.rows + cell.test, GIVEN["text"]
+    seen = rng.random((rows, columns)) < rng.uniform(0.005, 0.06, columns)
+    words = pd.DataFrame(seen * rng.uniform(0.5, 1.5, seen.shape)).add_prefix("x")
+    score = words.to_numpy() @ (rng.normal(size=columns) * (rng.random(columns) < 0.3))
+    y = (score - score.mean() + 0.5 * score.std() * rng.normal(size=rows) > 0).astype(np.int64)
+    said, right = np.full((cell.rows, people), -1), rng.uniform(0.55, 0.95, people)
+    for row in range(cell.rows):
+        who = rng.choice(people, votes, replace=False)
+        said[row, who] = y[row] ^ (rng.random(votes) >= right[who])
+    return World(words[: cell.rows], words[cell.rows :], y[: cell.rows], y[cell.rows :], said)
 
 
 def measure(cell: Cell) -> dict[str, dict[str, float]]:
@@ -152,9 +169,9 @@ def compare(
     """A line for each world and method, and whether InC is below another beyond chance."""
     lines, bars = [], []
     for name, count in itertools.product(names, counts):
-        if name == "labelme" and count != counts[0]:
+        if name in GIVEN and count != counts[0]:
             continue
-        many = 59 if name == "labelme" else count
+        many = GIVEN.get(name, count)
         cells = [Cell(name, many, seed, rows, test) for seed in range(seeds)]
         found = [each for each in run_cells(measure, cells, folder) if "failed" not in each]
         for method in METHODS:

@@ -25,7 +25,7 @@ from fedmend.split.config import resolve_device
 from fedmend_bench.harness import Bar, BenchResult, device_name
 from fedmend_bench.inc import federated
 from fedmend_bench.inc.batched import CLEAN, SPECS, TABLE_METHODS, Outcome
-from fedmend_bench.inc.crowds import SILENT, TABLES, compare, votes_alone
+from fedmend_bench.inc.crowds import GIVEN, SILENT, TABLES, compare, votes_alone
 from fedmend_bench.inc.data import HUMAN, KINDS, SPANS, TABLE_KINDS, paper_table
 from fedmend_bench.inc.runs import MODELS, Finding, finding, plans
 from fedmend_bench.options import chosen, listed
@@ -81,7 +81,7 @@ def run(
     labelled: the share of rows that each annotator labels, where noise is put on.
     corrector: measure InC with a corrector of this model instead, over a federation.
     crowds: measure InC's defaults beside those of EM and MJ instead, on these tables with so many
-    `annotators`, and on LabelMe (`crowds.py`).
+    `annotators`, and on LabelMe and a made text (`crowds.py`).
     part: "crowd" measures what votes alone cost among 203 annotators of 5,000 (or `rows`) rows,
     "seconds" what trainings of 10 epochs cost on all shapes of the paper's Table 3.
     """
@@ -98,7 +98,7 @@ def run(
     if crowds:
         counts = [str(each) for each in SILENT]
         lines, promises = compare(
-            chosen("crowds", crowds, (*TABLES, "labelme")),
+            chosen("crowds", crowds, (*TABLES, *GIVEN)),
             [int(each) for each in chosen("annotators", map(str, listed(annotators)), counts)],
             seeds=seeds,
             rows=rows or 2000,

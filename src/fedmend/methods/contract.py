@@ -74,9 +74,13 @@ class Estimator(Parameters):
         """The parties whose labels a fitted model learnt, and which `evaluate` measures by."""
         return []
 
-    def predict_uncertainty(self, fed: Federation) -> np.ndarray:
-        """The error rate to expect of each row's prediction: 1 - the largest probability."""
-        return expected_error(self.predict_proba(fed))  # type: ignore[attr-defined]
+    def predict_uncertainty(self, fed: Federation, *, rows: str | None = None) -> np.ndarray:
+        """The error rate to expect of each row's prediction: 1 - the largest probability.
+
+        rows: as in `predict_proba`.
+        """
+        which = {} if rows is None else {"rows": rows}  # horizontal methods have one kind
+        return expected_error(self.predict_proba(fed, **which))  # type: ignore[attr-defined]
 
     def evidence_report(self, fed: Federation) -> dict[str, Any]:
         """Who carried its decisions and how far each source is trusted, where it knows."""

@@ -134,6 +134,9 @@ class NetworkEstimator(Estimator):
             rows = ALIGNED if fed.is_aligned else ALL
         if rows in self.network_.parties:
             return self.network_, [[rows, fed.alignment.unaligned[rows]]], False
+        known = [name for name in self.network_.parties if name in fed.names]
+        if rows == ALIGNED and len(known) < len(self.network_.parties):
+            rows = among(known)  # those who are not here know none of these rows
         if rows == ALIGNED or rows.startswith(f"{ALIGNED}@"):
             return self.network_, [[rows, fed.alignment.aligned]], False
         if rows != ALL:

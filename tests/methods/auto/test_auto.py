@@ -197,7 +197,8 @@ def test_a_useless_partner_is_not_heard() -> None:
         (0.02, [0.01, 0.03], 0.5, "Federation pays here"),
         (0.01, [-0.01, 0.03], 0.0, "Whether federation pays here is not certain"),
         (0.0, [-0.01, 0.01], 0.4, "Whether federation pays here is not certain"),
-        (0.0, [-0.01, 0.01], 0.0, "Federation does not pay here"),
+        (0.0, [-0.01, 0.01], 0.0, "Federation does not pay here: beside the label party's own"),
+        (0.0, [0.0, 0.0], 0.0, "Federation does not pay here: no model that asks partners"),
         (-0.02, [-0.03, -0.01], 0.4, "Federation does not pay here"),
     ],
 )

@@ -371,7 +371,7 @@ def test_rows_held_out_are_judged_by_their_weights() -> None:
     )
     (task,) = boosting.tasks
     task.outputs[0].scores = np.full(40, 2.0)
-    assert task.loss() == pytest.approx(np.log1p(np.exp(-2.0)), rel=1e-6)
+    assert task.loss(task.held_out) == pytest.approx(np.log1p(np.exp(-2.0)), rel=1e-6)
     assert task.starts[0] > 0
 
 

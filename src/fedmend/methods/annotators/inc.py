@@ -73,9 +73,10 @@ LEAST_PROBABILITY = 1e-6
 class Correction:
     """Stage 2's EM, at the server: holds ŷ's successor ỹ and never a single vote.
 
-    counts: votes for each class [n, C]. start: labels to begin with, if not the votes.
-    posterior: ỹ, None before the first step. labels: its likeliest classes, those of the votes
-    before. losses: how well the votes on each row were explained by what was predicted of it.
+    counts: votes for each class [n, C]. start: labels to begin with, if not the votes; ŷ is then
+    believed as far as it explains the votes (`aggregation.believed`). posterior: ỹ, None before the
+    first step. labels: its likeliest classes, those of the votes before. losses: how well the votes
+    on each row were explained by what was predicted of it.
     """
 
     def __init__(
@@ -101,6 +102,8 @@ class Correction:
         weights = self._weights(predicted)
         self.weights = weights
         evidence = self.annotators.evidence(weights)
+        if self.start is not None and weights is not None:
+            predicted = crowd.believed(predicted, evidence, crowd.class_shares(weights))
         if self.rule == "product":
             # float32 holds a log-probability to 2^-19, finer than the fixed point it came in.
             updated = crowd.combine(_log(predicted), evidence.astype(np.float32, copy=False))

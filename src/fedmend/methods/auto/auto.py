@@ -538,7 +538,7 @@ def _described(
         "rows": sum(told["rows"] for told in kinds.values()),
         "candidates": candidates,
         "kinds": kinds,
-        "words": WORDS,
+        "words": WORDS | (SEVERAL if len(contest.fed.names) > 2 else {}),
         "seconds": contest.seconds,
         "chosen": " + ".join(Candidate.of(slug).title for slug in network.members),
     }
@@ -549,6 +549,7 @@ WORDS = {
     SHARED: "rows known to all parties",
     ALONE: "rows only the label party knows",
 }
+SEVERAL = {ALONE: "rows that not all parties know"}
 
 
 def _why(choice: Mapping[str, Any], how: Auto) -> list[str]:
@@ -570,8 +571,8 @@ def _why(choice: Mapping[str, Any], how: Auto) -> list[str]:
             judged = f"is {told['score']:.3f} (95 % interval {low:.3f} to {high:.3f}, "
             judged += f"{told['rows']:,} rows)"
         lines.append(
-            f"On {WORDS[kind]} {listed} decide. Chosen on some folds and judged on the others, "
-            f"{pretty(choice['metric'])} {judged}."
+            f"On {choice['words'][kind]} {listed} decide. Chosen on some folds and judged on the "
+            f"others, {pretty(choice['metric'])} {judged}."
         )
     if choice["folds"] < how.folds:
         lines.append(
@@ -591,7 +592,13 @@ def _worth(choice: Mapping[str, Any]) -> str:
         return f"Federation pays here: beside the label party's own models {what}."
     # Partners are heard by the likelihood of held-out labels, which sees more than most metrics.
     asked = [each for each in choice["candidates"] if METHODS[each["name"]].partners]
-    if gain > 0 or (high > 0 and any(each["weights"].get(SHARED) for each in asked)):
+    heard = any(each["weights"].get(SHARED) for each in asked)
+    if not heard and low == high == 0:
+        return (
+            "Federation does not pay here: no model that asks partners tells held-out labels "
+            "better than the label party's own, and none is heard."
+        )
+    if gain > 0 or (high > 0 and heard):
         return f"Whether federation pays here is not certain: beside own models {what}."
     return f"Federation does not pay here: beside the label party's own models {what}."
 

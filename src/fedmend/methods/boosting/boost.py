@@ -62,7 +62,7 @@ class Target:
     classes: how many; 0 for numbers. counts: they are counts, whose logarithm is learnt (Poisson).
     likelihoods: how likely what is said of a row is under each class, where labels are corrected or
     reported at random (`split.labels`): the loss is -log sum p_y L_y. weights: how often each row
-    counts, above 0 at training rows; once if None.
+    counts, above 0 at training rows; once if None. shared: the first so many are known to partners.
 
     **Shape** labels, weights [n]; likelihoods [n, C].
     """
@@ -73,6 +73,7 @@ class Target:
     counts: bool = False
     likelihoods: np.ndarray | None = None
     weights: np.ndarray | None = None
+    shared: int = 0
 
     @property
     def constant(self) -> bool:
@@ -109,9 +110,19 @@ class OwnBins:
         return cls(np.zeros((0, rows), np.int16), CutTable([]), [])
 
 
+HARDLY = 2
+"""The best of so few trees says that most rows held out learn nothing."""
+SHARED_TO_JUDGE = 20
+
+
 @dataclass(repr=False)
 class _Task:
-    """One target in training: its rows, its outputs, and how it does on rows held out."""
+    """One target in training: its rows, its outputs, and how it does on rows held out.
+
+    best, best_at: the least loss of all of these and at which tree; shared: the same of those that
+    partners know. What only partners' columns can tell, most rows cannot show where few are shared:
+    where hardly a tree helps all of them, the shared ones decide.
+    """
 
     name: str
     target: Target
@@ -121,8 +132,17 @@ class _Task:
     starts: list[float]
     best: float = np.inf
     best_at: int = 0
+    shared_best: float = np.inf
+    shared_at: int = 0
     best_scores: list[np.ndarray] = field(default_factory=list)
     active: bool = True
+
+    @property
+    def kept(self) -> int:
+        """How many trees are kept."""
+        if not len(self.held_out):
+            return len(self.outputs[0].trees)
+        return 1 + (self.best_at if self.best_at >= HARDLY else max(self.best_at, self.shared_at))
 
     def derivatives(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Gradient and curvature of the loss at these rows, [outputs, rows]."""
@@ -142,9 +162,9 @@ class _Task:
             (gradient, curvature) if weights is None else (gradient * weights, curvature * weights)
         )
 
-    def loss(self) -> float:
-        """The mean loss of the rows held out."""
-        target, rows = self.target, self.held_out
+    def loss(self, rows: np.ndarray) -> float:
+        """The mean loss of these rows."""
+        target = self.target
         scores = np.stack([output.scores[rows] for output in self.outputs])
         labels = target.labels[rows]
         if target.classes:
@@ -166,11 +186,15 @@ class _Task:
         """Keep the scores of the best round; stop when it is `patience` rounds back."""
         if not len(self.held_out):
             return
-        loss = self.loss()
+        loss, shared = self.loss(self.held_out), self.held_out[self.held_out < self.target.shared]
+        judges = len(shared) >= SHARED_TO_JUDGE and self.best_at < HARDLY
+        if judges and (here := self.loss(shared)) < self.shared_best:
+            self.shared_best, self.shared_at = here, number
+            self.best_scores = [output.scores for output in self.outputs]
         if loss < self.best:
             self.best, self.best_at = loss, number
             self.best_scores = [output.scores for output in self.outputs]
-        elif number - self.best_at >= patience:
+        elif number + 1 - self.kept >= patience:
             self.active = False
 
     def state(self) -> dict[str, Any]:
@@ -180,6 +204,7 @@ class _Task:
             **trees_to_wire([output.trees for output in self.outputs]),
             "best": self.best,
             "best_at": self.best_at,
+            "shared": [self.shared_best, float(self.shared_at)],
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -188,6 +213,7 @@ class _Task:
         for output, scores, grown in zip(self.outputs, saved["scores"], trees, strict=True):
             output.scores, output.trees = scores, grown
         self.best, self.best_at = float(saved["best"]), int(saved["best_at"])
+        self.shared_best, self.shared_at = saved["shared"][0], int(saved["shared"][1])
 
     def final_scores(self) -> np.ndarray:
         best = self.best_scores or [output.scores for output in self.outputs]

@@ -63,6 +63,7 @@ from fedmend.federation.worker import exposed
 from fedmend.methods.boosting.bins import ColumnBins, CutTable, LeftToAsk, bin_table, codes_of
 from fedmend.methods.boosting.boost import (
     BATCH,
+    HARDLY,
     Boosting,
     BoostSettings,
     OwnBins,
@@ -77,9 +78,8 @@ from fedmend.methods.boosting.histograms import (
     SumsWorker,
 )
 from fedmend.methods.network import FEW_ROWS, LabelledEstimator, LocalOnly
-from fedmend.methods.threads import on_few_threads
 from fedmend.split.answers import JUDGED, AnsweringWorker
-from fedmend.split.features import Segments, check_names, is_known, own_rows, spans
+from fedmend.split.features import ALIGNED, Segments, check_names, is_known, own_rows, spans
 from fedmend.split.labels import account_of, row_confidence, warn_of_noise
 from fedmend.split.parts import (
     keep_part,
@@ -442,7 +442,9 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         likelihood, likely = self._label_likelihood(), None
         if likelihood is not None and part.classes:
             likely = likelihood.of(part.labels.classes_)[self._rows_used]
-        target = Target(encoded, rows, part.classes, part.counts, likely, weights)
+        shared = sum(int(str(count)) for name, count in segments if name == ALIGNED)
+        shared *= bool(part.joint)  # of no use where nobody else has columns
+        target = Target(encoded, rows, part.classes, part.counts, likely, weights, shared)
         own = OwnBins(
             part.own.codes(self.table.take(self._rows_used)),
             CutTable(part.own.layouts),
@@ -543,7 +545,7 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
     def keep_trees(self) -> int:
         """Take the trees up to the best one into the model; tells how many these are."""
         (task,), part = self.boosting.tasks, self._part()
-        count = task.best_at + 1 if len(task.held_out) else len(task.outputs[0].trees)
+        count = task.kept
         part.starts = list(task.starts)
         part.trees = [output.trees[:count] for output in task.outputs]
         return count
@@ -736,7 +738,6 @@ class TreeEnsemble(Judged):
 
     # ------------------------------------------------------------------ training
 
-    @on_few_threads
     def fit(
         self,
         segments: Segments,
@@ -778,6 +779,12 @@ class TreeEnsemble(Judged):
                     longer = max(1, round(count / (1 - how.validation)))
                     self._at.trees, self._at.grown = min(how.trees, longer), 0
             self.best_epoch = count
+            if how.validation and how.trees > count <= HARDLY:
+                few = "one tree" if count == 1 else f"{count} trees"
+                self.notes = [
+                    f"{type(how).__name__} keeps {few}: the rows held out are told no better by "
+                    "more. A larger patience, or validation = 0, grows them anyway."
+                ]
             self.history = [{"epoch": float(tree)} for tree in range(1, count + 1)]
         return self
 

@@ -650,10 +650,6 @@ class RISA(SplitEstimator):
 
     # ------------------------------------------------------------------ using
 
-    def predict_uncertainty(self, fed: Federation, *, rows: str | None = None) -> np.ndarray:
-        """The error rate to expect of each row's prediction; rows as in `predict_proba`."""
-        return expected_error(self.predict_proba(fed, rows=rows))
-
     def opinion_mass(self, fed: Federation, *, rows: str | None = None) -> np.ndarray:
         """u of each row's opinion (§II-D), the mass that it gives to no class: 1 knows nothing.
 

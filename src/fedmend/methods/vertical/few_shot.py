@@ -34,7 +34,6 @@ from fedmend.federation.rows import Asked
 from fedmend.learn.augment import Weak
 from fedmend.learn.nets import Bottom, initialise, mlp
 from fedmend.methods.network import SplitEstimator
-from fedmend.methods.threads import on_few_threads
 from fedmend.methods.vertical.local import LocalTrainer, RowViews
 from fedmend.split.config import Settings, SplitConfig
 from fedmend.split.features import Segments
@@ -295,7 +294,6 @@ class FewShotNetwork(SplitNetwork):
     top_worker = HeadWorker
     joined: dict[str, float]
 
-    @on_few_threads
     def fit(
         self,
         segments: Segments,
