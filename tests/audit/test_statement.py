@@ -27,7 +27,7 @@ def test_looks_are_lines_for_each_row():
     (found,) = statement([entry(), entry(shape="20x32", count=1)], rows=66)
     assert found.lines == 660
     assert found.looks == pytest.approx(10)
-    assert found.severity == "medium"
+    assert found.severity == "high"
     assert found.crossings == 11
     assert statement([entry()])[0].looks is None
 
@@ -53,7 +53,7 @@ def test_messages_tell_their_reader_and_nobody_how_many_lines_they_hold():
         [entry(**sealed), entry(**sealed, sender="coordinator", receiver="bank")], rows=100
     )
     assert [(each.role, each.severity, each.looks) for each in found] == [
-        ("bank", "medium", None), ("coordinator", "none", None),
+        ("bank", "high", None), ("coordinator", "none", None),
     ]  # fmt: skip
 
 

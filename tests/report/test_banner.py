@@ -59,7 +59,10 @@ def test_switches_that_are_on_are_not_offered() -> None:
     assert "label_dp = 2" in lowers and "seal" in lowers and "embedding = 4" not in lowers
     every = {"embedding": 2, "label_dp": 2, "seal": True}
     (lowers,) = banner_of(SPLIT, [("vfl", every)]).lowers
-    assert lowers.startswith("No further switch lowers it")
+    assert lowers.startswith("No further switch of measured price lowers it")
+    assert "of embeddings, a narrower embedding" in lowers
+    (lowers,) = banner_of(SPLIT, [("risa", VFL)]).lowers
+    assert "embedding = 4" not in lowers, "five networks send five embeddings"
 
 
 def test_a_switch_for_two_kinds_is_offered_once() -> None:
@@ -123,7 +126,8 @@ def test_prices_are_those_of_the_docs() -> None:
 
 METHODS = {
     "vfl": ("high", "gradients of bank to telco and the coordinator"),
-    "vfl\nlabel_dp = 2": ("medium", "gradients of bank to telco and the coordinator"),
+    "vfl\nlabel_dp = 2": ("high", "gradients of bank to telco and the coordinator"),
+    "vfl\nlabel_dp = 2\nembedding = 4": ("medium", "embeddings of telco to bank"),
     "local": ("none", "no value about a single row"),
     "boosting": ("medium", "split sides of telco to bank"),
 }

@@ -15,13 +15,15 @@ from typing import Any
 class Switch:
     """A parameter of methods that lowers what a kind tells, and what that was measured to cost.
 
-    at_most: values up to this one do as well; without it, any that is set.
+    at_most: values up to this one do as well; without it, any that is set. not_for: methods that
+    have the parameter, and tell as much with it.
     """
 
     parameter: str
     written: str
     price: str
     at_most: float | None = None
+    not_for: tuple[str, ...] = ()
 
     def is_on(self, value: Any) -> bool:
         """Whether a method uses it already."""
@@ -110,12 +112,20 @@ KINDS: dict[str, Kind] = {
         "batch of embeddings",
         "batches of embeddings",
         "signals",
-        "medium",
-        "a party's columns in part, to whoever knows some of its rows (He et al., ACSAC 2019)",
+        "high",
+        "most of a party's columns at the default width, to whoever knows some of its rows (He et "
+        "al., ACSAC 2019)",
         "a narrower embedding, and a deeper bottom with it; or refuse 'embedding' in its policy",
         by_row=True,
         exchanged=True,
-        switch=Switch("embedding", "embedding = 4", "a price of at most .002 of the AUC", 4),
+        # Several networks send several embeddings.
+        switch=Switch(
+            "embedding",
+            "embedding = 4",
+            "a price of at most .002 of the AUC of VFL",
+            at_most=4,
+            not_for=("risa", "risa-images"),
+        ),
     ),
     "side": Kind(
         "on which side of a tree's split each row is, one bit a row",

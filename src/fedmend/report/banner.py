@@ -105,10 +105,11 @@ def _banner(
 ) -> Banner:
     left = _telling(crossed)
     bounds = _label_bounds(trained)
-    grades = {each.kind: _graded(each, bounds) for each in left}
-    left.sort(key=lambda each: GRADES.index(grades[each.kind]))
+    grades = {each.kind: _graded(each, bounds, trained) for each in left}
+    # Labels first: gradients tell of nothing else.
+    left.sort(key=lambda each: (GRADES.index(grades[each.kind]), each.kind != "gradient"))
     findings = [each for report in audits for each in report.findings]
-    tells = _measured(findings, audits) if findings else _known(left, bounds)
+    tells = _measured(findings, audits) if findings else _known(left, grades, bounds)
     return Banner(
         min(grades.values(), key=GRADES.index, default="none"),
         _in_words(left),
@@ -162,12 +163,24 @@ def _label_bounds(trained: Sequence[tuple[str, Mapping[str, Any]]]) -> list[floa
     return [float(each) for each in given if each is not None] if all(given) else []
 
 
-def _graded(left: _Left, bounds: Sequence[float]) -> str:
-    """ε is a bound on labels, whatever the attack; and gradients tell of nothing else."""
-    return "low" if bounds and left.kind == "gradient" else left.grade
+def _graded(
+    left: _Left, bounds: Sequence[float], trained: Sequence[tuple[str, Mapping[str, Any]]]
+) -> str:
+    """ε is a bound on labels, whatever the attack; narrow embeddings still tell of columns."""
+    if bounds and left.kind == "gradient":
+        return "low"
+    asked = [each for each in trained if each[0] not in METHODS or METHODS[each[0]].partners]
+    switch = KINDS[left.kind].switch if left.kind == "embedding" else None
+    if switch is not None and asked:
+        narrow = (
+            name not in switch.not_for and switch.is_on(params.get(switch.parameter))
+            for name, params in asked
+        )
+        return "medium" if all(narrow) else left.grade
+    return left.grade
 
 
-def _known(left: Sequence[_Left], bounds: Sequence[float]) -> list[str]:
+def _known(left: Sequence[_Left], grades: Mapping[str, str], bounds: Sequence[float]) -> list[str]:
     """What such values are known to tell."""
     said = []
     for each in left:
@@ -181,7 +194,7 @@ def _known(left: Sequence[_Left], bounds: Sequence[float]) -> list[str]:
         else:
             tells = KINDS[each.kind].tells if each.kind in KINDS else "what is not known here"
             noun = each.noun[0].upper() + each.noun[1:]
-            said.append(f"{noun} ({each.grade}) can tell {_CITED.sub('', tells)}.")
+            said.append(f"{noun} ({grades[each.kind]}) can tell {_CITED.sub('', tells)}.")
     if said:
         said.append("That is known of such values and was not measured here: 'fedmend audit' does.")
     return said
@@ -239,8 +252,11 @@ def _lowered(
     if told:
         yield f"What lowers it: {'; '.join(told)} (docs/how-to/lower-what-leaks.md)."
     elif left:
-        kinds = ", ".join(f"'{each.kind}'" for each in left)
-        yield f"No further switch lowers it; a party's policy can refuse {kinds}."
+        known = [each for each in left if each.kind in KINDS and KINDS[each.kind].lowered_by]
+        others = "; ".join(f"of {each.noun}, {KINDS[each.kind].lowered_by}" for each in known)
+        yield "No further switch of measured price lowers it." + (
+            f" What does, at a price of its own: {others}." if others else ""
+        )
 
 
 def _is_offered(switch: Switch, trained: Sequence[tuple[str, Mapping[str, Any]]]) -> bool:
@@ -251,6 +267,7 @@ def _is_offered(switch: Switch, trained: Sequence[tuple[str, Mapping[str, Any]]]
         if name == "auto"
         else params
         for name, params in trained
+        if name not in switch.not_for
     ]
     known = [params for params in given if switch.parameter in params]
     if switch.parameter == "label_dp":  # which is for classes
