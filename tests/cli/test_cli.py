@@ -47,6 +47,19 @@ def test_help_is_quick_and_loads_nothing_heavy():
     assert min(spent) < 1.0
 
 
+def test_an_error_ends_the_process_before_the_interpreter_goes_down():
+    """Threads of pyarrow that are still at work would abort it then, and the code be lost."""
+    code = (
+        "import atexit, os, sys\nfrom fedmend.cli import main\n"
+        "class Late:\n    def __del__(self): os.abort()\n"
+        "sys.late = Late()\natexit.register(print, 'tidied')\n"
+        "sys.argv = ['fedmend', 'check', 'absent.toml']\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == ConfigError.exit_code
+    assert done.stdout == "tidied\n" and "absent.toml" in done.stderr and "Mend: " in done.stderr
+
+
 def test_version(call):
     from fedmend._version import __version__
 
@@ -162,6 +175,14 @@ def test_debug_keeps_the_traceback_of_our_own_errors(call):
     assert call("check", "absent.toml")[0] == 2
     with pytest.raises(ConfigError):
         main(["--debug", "check", "absent.toml"])
+
+
+@pytest.mark.parametrize("named", [(), ("--method", "auto")])
+def test_auto_is_not_audited_by_itself(call, workshop, named):
+    workshop.write(method='name = "auto"')
+    code, _, err = call("audit", *named)
+    assert code == 2 and "'auto' is audited by what it chooses" in err
+    assert "fedmend audit --ledger RUN" in err
 
 
 def test_datasets_lists_what_there_is_to_try_things_on(call):

@@ -32,6 +32,14 @@ def csv(tmp_path):
 PEOPLE = "id,age,income,city,default\n3,31,1.5,Ulm,no\n1,45,,NA,yes\n2,28,2.5,Bonn,no\n"
 
 
+def test_what_is_no_table_is_told_with_the_mend():
+    frame = pd.DataFrame({"id": [1, 2], "x": [0.5, 1.5]})
+    with pytest.raises(DataError, match="column 'id': this is the index of the data frame.*reset_"):
+        read(frame.set_index("id"), id="id")
+    with pytest.raises(DataError, match="neither the path .* data frame: ndarray. Mend: pd.DataF"):
+        read(frame.to_numpy())
+
+
 def test_csv(csv):
     table = read(csv(PEOPLE), id="id", label="default")
     assert table.ids.tolist() == [3, 1, 2] and table.label == "default"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fedmend as fm
-from fedmend.errors import DataError
+from fedmend.errors import DataError, FedmendWarning
 from fedmend.flow import execute, plan_of
 from fedmend.flow.checks import check_data, look
 from fedmend.flow.config import load_config
@@ -17,6 +17,11 @@ from fedmend.flow.doubts import doubtful_columns
 from fedmend.flow.reading import split_by_id
 
 BANK = '"bank.csv"\nid = "customer"\nlabel = "default"'
+
+
+def later(workshop):
+    """The bank's people, at another time."""
+    return workshop.bank.assign(income=workshop.bank["income"] + 1)
 
 
 def findings(workshop):
@@ -108,7 +113,7 @@ def test_every_two_parties_may_share_ids_and_all_of_them_none(workshop):
 def test_a_party_may_refuse_so_few_training_or_test_rows(workshop, with_tables):
     workshop.write("[party.policy]\nmin_intersection = 40\n", method="")
     if with_tables:
-        frames = {"bank": workshop.bank, "telco": workshop.telco}
+        frames = {"bank": later(workshop), "telco": workshop.telco}
         some = {name: each[each["customer"].between(1080, 1105)] for name, each in frames.items()}
         workshop.add_tests(**some)
     (problem,) = findings(workshop).problems
@@ -157,16 +162,108 @@ def test_another_rule_that_would_find_many_more_people_is_noted(workshop):
 
 def test_a_test_table_needs_the_columns_of_training(workshop):
     workshop.write()
-    workshop.add_tests(bank=workshop.bank, telco=workshop.telco.drop(columns="calls"))
+    workshop.add_tests(bank=later(workshop), telco=workshop.telco.drop(columns="calls"))
     (problem,) = findings(workshop).problems
     assert "party 'telco', column 'calls': the test table lacks this column" in problem
+    # A run says so, too, before anything is trained.
+    with pytest.raises(DataError, match=re.escape(problem)):
+        execute(plan_of(load_config(workshop.config)), workshop.run)
+    assert workshop.leftovers() == []
+
+
+def test_training_rows_are_no_test_rows(workshop):
+    workshop.write()
+    workshop.add_tests(bank=workshop.bank[20:80], telco=workshop.telco)
+    (problem,) = findings(workshop).problems
+    assert problem.startswith("party 'bank': 60 of its 60 labelled test rows are its training rows")
+    assert "Mend: give the test table rows that are not in the training table" in problem
+    with pytest.raises(DataError, match=re.escape(problem)):
+        execute(plan_of(load_config(workshop.config)), workshop.run)
+    workshop.edit(("[[method]]", '[run]\nleave_out = ["evaluate"]\n\n[[method]]'))
+    assert findings(workshop).problems == []
+
+
+def test_a_few_training_rows_among_the_test_rows_are_told(workshop):
+    held, rest = workshop.bank["customer"] % 4 == 0, workshop.telco["customer"] % 4 == 0
+    some = workshop.bank[held | (workshop.bank["customer"] == 1101)]
+    workshop.bank, tested = workshop.bank[~held], workshop.telco[rest]
+    workshop.write()
+    workshop.add_tests(bank=some, telco=tested)
+    found = findings(workshop)
+    told = "Party 'bank': 1 of its 41 labelled test rows have the ids of labelled training rows"
+    assert found.problems == [] and [told in each for each in found.notes] == [True]
+    record = execute(plan_of(load_config(workshop.config)), workshop.run)
+    assert record.seen == {"bank": [1, 41]} and told in record.notes[0]
+
+
+def test_rows_of_clients_may_be_numbered_from_one_on(workshop):
+    """Ids of clients with the same columns name nobody; the same rows are still found."""
+    client = workshop.bank.assign(customer=range(160))
+    workshop.bank, tested = client[:100], client[100:].assign(customer=range(60))
+    workshop.telco = workshop.bank.assign(income=workshop.bank["income"] + 1, default=None)
+    workshop.write('[run]\nshape = "horizontal"\n', method='name = "fedavg"\nrounds = 1')
+    workshop.edit(('"telco.csv"\n', '"telco.csv"\nlabel = "default"\n'))
+    workshop.add_tests(bank=tested, telco=tested)
+    found = findings(workshop)
+    assert found.problems == []
+    # Its label is no column to be dropped.
+    (note,) = found.notes
+    assert note.startswith(
+        "party 'telco', label 'default': all 100 cells are empty, so that this party has no labels"
+    )
+    workshop.bank.to_csv(workshop.folder / "bank-test.csv", index=False)
+    (problem,) = findings(workshop).problems
+    assert "100 of its 100 labelled test rows are its training rows" in problem
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (None, "there are no test labels: none of the 60 rows of the test table has one"),
+        (
+            {"yes": True, "no": False},
+            "labels of the test table that no training row has; those have 'no', 'yes' (seen: [",
+        ),
+    ],
+)
+def test_test_labels_that_nothing_can_be_measured_by(workshop, said, told):
+    tested = workshop.bank[100:].copy()
+    tested["default"] = tested["default"].map(said or {})
+    workshop.bank = workshop.bank[:100]
+    workshop.write()
+    workshop.add_tests(bank=tested, telco=workshop.telco)
+    (problem,) = findings(workshop).problems
+    assert problem.startswith(f"party 'bank', column 'default': {told}")
+    with pytest.raises(DataError, match=re.escape(problem)):
+        execute(plan_of(load_config(workshop.config)), workshop.run)
+
+
+def test_a_run_with_too_few_test_rows_has_a_model_and_no_scores(workshop):
+    workshop.telco["customer"] += 70  # 30 are known to both, of whom a quarter is set aside
+    workshop.write()
+    (note,) = findings(workshop).notes
+    assert re.match(
+        r"only \d labelled test rows known to all, and party 'bank' tells no score of fewer "
+        r"than 10 \(policy.min_rows\)",
+        note,
+    )
+    assert (
+        'Mend: a larger evaluate.test_share, test tables, or run.leave_out = ["evaluate"]' in note
+    )
+    with pytest.warns(FedmendWarning) as caught:
+        record = execute(plan_of(load_config(workshop.config)), workshop.run)
+    (told,) = (str(each.message) for each in caught if "no scores" in str(each.message))
+    assert told in record.notes and "Mend: a larger evaluate.test_share" in told
+    assert record.methods[0].scores == {} and record.evaluated_on.startswith("nothing")
+    workshop.edit(("[[method]]", "[evaluate]\ntest_share = 0.7\n\n[[method]]"))
+    assert findings(workshop).notes == []
 
 
 def test_of_several_annotators_only_the_reference_needs_test_labels(workshop):
     workshop.telco["y"] = np.resize(["yes", "no"], 160)
     workshop.write('[evaluate]\nreference = "bank"\n', method='name = "majority"\nepochs = 1')
     workshop.edit(('"telco.csv"', '"telco.csv"\nlabel = "y"'))
-    workshop.add_tests(bank=workshop.bank, telco=workshop.telco.drop(columns="y"))
+    workshop.add_tests(bank=later(workshop), telco=workshop.telco.drop(columns="y"))
     assert findings(workshop).problems == []
     workshop.edit(('reference = "bank"', 'reference = "telco"'))
     (problem,) = findings(workshop).problems

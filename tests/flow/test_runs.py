@@ -227,7 +227,8 @@ def test_a_party_that_is_a_database(workshop):
 
 def test_test_tables_of_their_own(workshop):
     workshop.write(STRICT)
-    frames = {"bank": workshop.bank, "telco": workshop.telco}
+    later = workshop.bank.assign(income=workshop.bank["income"] + 1)
+    frames = {"bank": later, "telco": workshop.telco}
     workshop.add_tests(**{name: each[each["customer"] < 1100] for name, each in frames.items()})
     record = run(workshop)
     assert record.evaluated_on == "40 test rows known to all"

@@ -169,6 +169,14 @@ def test_whether_federation_pays_comes_first(record):
     assert "The label party by itself" in render(record, [])
 
 
+def test_rows_that_were_trained_on_are_not_called_new(record):
+    assert "which no method was trained on" in render(record, [])
+    record.seen = {"bank": [3, 40]}
+    text = render(record, [])
+    assert "some of which are training rows, too" in text and "no method was trained" not in text
+    assert "3 of its 40 labelled test rows" in record.cautions()[0]
+
+
 def test_a_variant_is_told_by_what_is_different(record):
     for run in record.methods:
         run.history = []

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendWarning
 from fedmend.flow.config import PartySettings
@@ -57,3 +58,44 @@ def test_a_file_and_records_are_read_alike(tmp_path):
     read, given = read_rows(tmp_path / "new.csv", BANK, LEARNT), rows_of_records(rows, BANK, LEARNT)
     assert read.schema == given.schema and read.ids.tolist() == given.ids.tolist()
     assert read.frame.isna().to_numpy().tolist() == given.frame.isna().to_numpy().tolist()
+
+
+TOLD = Table(
+    np.arange(6),
+    {"smoker": [True, False] * 3, "dose": [0.5, 1.5] * 3, "visits": [3, 1, 4, 1, 5, 9]},
+)
+NEW = [
+    {"customer": 1, "smoker": True, "dose": 1.5, "visits": 2},
+    {"customer": 2, "smoker": None, "dose": None, "visits": 10.5},
+    {"customer": 3, "smoker": False, "dose": 0.5, "visits": None},
+]
+
+
+@pytest.mark.parametrize("rows", [NEW[:1], NEW[1:2], NEW])
+def test_true_and_false_and_fractions_mean_what_they_meant_in_training(tmp_path, rows):
+    assert [column.kind for column in TOLD.schema.values()] == ["binary", "binary", "integer"]
+    pd.DataFrame(rows).to_csv(tmp_path / "new.csv", index=False)
+    encoder = Encoder().fit(TOLD)
+    meant = [
+        encoder.transform(read_rows(tmp_path / "new.csv", BANK, TOLD.schema)),
+        encoder.transform(rows_of_records(rows, BANK, TOLD.schema)),
+    ]
+    learnt = TOLD.frame.to_numpy(float)
+    cells = np.array([[row[name] for name in TOLD.names] for row in rows], float)
+    expected = (cells - learnt.mean(0)) / learnt.std(0)
+    for each in meant:
+        np.testing.assert_allclose(each.numeric, np.nan_to_num(expected), atol=1e-6)
+        assert each.missing.tolist() == np.isnan(cells).tolist()
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "problem"),
+    [
+        ("smoker", "perhaps", "'bank', column 'smoker': must be true or false, .*'perhaps'.*Mend"),
+        ("dose", "much", "'bank'.*'dose'.*'much'.*Mend"),
+        ("visits", "often", "'bank'.*'visits'.*'often'.*Mend"),
+    ],
+)
+def test_what_is_no_number_is_refused(column, value, problem):
+    with pytest.raises(DataError, match=problem):
+        rows_of_records([NEW[0] | {column: value}], BANK, TOLD.schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -189,10 +190,28 @@ def test_a_party_that_keeps_out_of_small_intersections(shop):
         before.replace('name = "telco"', 'name = "telco"\npolicy = {min_intersection = 90}')
     )
     try:
-        done = predict_run(shop.run, shop.new, shop.out, method="vfl")
+        with pytest.warns(FedmendWarning, match="party 'telco' takes part with .min_intersection"):
+            done = predict_run(shop.run, shop.new, shop.out, method="vfl")
     finally:
         config.write_text(before)
     assert [(each.shared, each.alone) for each in done] == [(0, 30), (0, 30)]
+
+
+def test_one_person_known_to_both_is_joined_where_the_parties_agree_to_it(shop):
+    for name, ids in (("bank", [1, 11]), ("telco", [11, 40])):
+        frame = pd.read_csv(shop.new[name])
+        frame[frame["customer"].isin(ids)].to_csv(shop.new[name], index=False)
+    with pytest.warns(FedmendWarning, match=r"Mend: min_intersection = 1 in \[party.policy\]"):
+        done = predict_run(shop.run, shop.new, shop.out, method="vfl")
+    assert [(each.shared, each.alone) for each in done] == [(0, 2), (0, 2)]
+    config = shop.run / "federation.toml"
+    before = config.read_text()
+    config.write_text(re.sub('(name = "(bank|telco)")', r"\1\npolicy.min_intersection = 1", before))
+    try:
+        done = predict_run(shop.run, shop.new, shop.out / "mended", method="vfl")
+    finally:
+        config.write_text(before)
+    assert [(each.shared, each.alone) for each in done] == [(1, 1), (0, 1)]
 
 
 def test_parts_that_stayed_at_the_parties_are_told_before_any_file_is_read(shop):

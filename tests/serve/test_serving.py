@@ -13,8 +13,9 @@ import urllib.request
 import numpy as np
 import pandas as pd
 import pytest
-from tests.serve.conftest import people, serving
+from tests.serve.conftest import people, run_of, serving
 
+import fedmend as fm
 from fedmend.serve import predict_run
 from fedmend.serve import serving as room
 from fedmend.serve.serving import PredictServer
@@ -62,6 +63,43 @@ def test_it_answers_as_the_files_do(server, rows, vertical, tmp_path):
         assert served["prediction"].tolist() == expected["prediction"].tolist()
         columns = ["p(no)", "p(yes)", "uncertainty"]
         np.testing.assert_allclose(served[columns], expected[columns], atol=1e-6)
+
+
+def test_why_one_person_is_not_joined_is_among_the_notes(server, rows):
+    one = {"bank": rows["bank"][2:3], "telco": rows["telco"][:1]}
+    assert one["bank"][0]["id"] == one["telco"][0]["id"]
+    status, found = ask(server.address, one)
+    assert status == 200 and found["predictions"]["bank"][0]["known_to"] == "bank"
+    (note,) = found["notes"]
+    assert "min_intersection = 1" in note and str(one["bank"][0]["id"]) not in note
+
+
+def test_true_and_false_and_halves_are_taken_as_in_training(tmp_path):
+    """The rows that a model has learnt from, as a file, as JSON and by their ids."""
+    frame = people(80, 4)
+    rng = np.random.default_rng(4)
+    bank = frame[["id", "a"]].assign(
+        flag=rng.random(80) < 0.5, dose=rng.choice([0.5, 1.5], 80), y=frame["y"]
+    )
+    telco = frame[["id", "c"]]
+    run = run_of(tmp_path, {"bank": bank, "telco": telco}, {"vfl": "epochs = 1"})
+    files = {name: tmp_path / f"{name}.csv" for name in ("bank", "telco")}
+    (done,) = predict_run(run, files, tmp_path / "out")
+    found = pd.read_csv(done.path).set_index("id")[["p(no)", "p(yes)"]]
+    tables = {name: fm.read(path, id="id") for name, path in files.items()}
+    fed = fm.Federation(*(fm.Party(name, table) for name, table in tables.items()))
+    fm.align(fed)
+    expected = fm.VFL.load(run / "model" / "vfl", fed).predict_proba(fed, rows="aligned")
+    order = tables["bank"].ids[fed.engine.sites["bank"].alignments["train"].aligned]
+    np.testing.assert_allclose(found.loc[order], expected, atol=1e-6)
+    with serving(PredictServer(run)) as server:
+        rows = {"bank": bank.drop(columns="y"), "telco": telco}
+        asked = {name: each.to_dict("records") for name, each in rows.items()}
+        for content in (asked, {"ids": frame["id"].tolist(), "deadline_ms": 60_000}):
+            status, answer = ask(server.address, content)
+            assert status == 200, answer
+            told = pd.DataFrame(answer["predictions"]["bank"]).set_index("id")
+            np.testing.assert_allclose(told.loc[order, found.columns], expected, atol=1e-6)
 
 
 def test_one_row_of_one_party_and_what_it_expects(server, rows):

@@ -91,6 +91,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
 def _subjects(plan: Plan, names: list[str]) -> dict[str, Any]:
     """What the file trains, by title: what completes and corrects first; `names` chooses."""
     from fedmend._suggest import did_you_mean
+    from fedmend.flow.config.settings import AUTO
     from fedmend.methods.registry import ANNOTATED, make
 
     seed, found, called = plan.seeds[0], {}, {}
@@ -106,6 +107,11 @@ def _subjects(plan: Plan, names: list[str]) -> dict[str, Any]:
         found[each.title] = estimator
         called[each.name] = each.title
     wrong = [name for name in names if name not in found and name not in called]
+    if plan.choose is not None and (AUTO in wrong or not found):
+        raise ConfigError(
+            "'auto' is audited by what it chooses, which a run tells. Mend: put [[method]] with "
+            'name = "vfl", say, into the file, or, after a run, fedmend audit --ledger RUN'
+        )
     if wrong:
         known = [*found, *called]
         raise ConfigError(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import gc
 import logging
+import os
 import sys
 import warnings
-from typing import Annotated, Any, ClassVar
+from contextlib import suppress
+from typing import Annotated, Any, ClassVar, NoReturn
 
 import typer
 
@@ -86,8 +89,20 @@ def _show_warning(message: Any, category: type[Warning], *rest: Any, **more: Any
 
 def main(arguments: list[str] | None = None) -> None:
     """The console script: runs a command, and turns errors into one message and an exit code."""
-    if arguments is None:  # a process of its own: half a million objects are modules, and stay
-        gc.set_threshold(100_000)
+    if arguments is not None:
+        _run(arguments)
+        return
+    # A process of its own: half a million objects are modules, and stay.
+    gc.set_threshold(100_000)
+    try:
+        _run(None)
+    except SystemExit as ended:
+        if isinstance(ended.code, int) and ended.code:
+            _end(ended.code)
+        raise
+
+
+def _run(arguments: list[str] | None) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("default", FedmendWarning)
         warnings.showwarning = _show_warning
@@ -102,6 +117,19 @@ def main(arguments: list[str] | None = None) -> None:
                 _LOG.removeHandler(_State.handler)
             _State.debug, _State.handler = False, None
             _State.told.clear()
+
+
+def _end(code: int) -> NoReturn:
+    """End the process with this code, without taking the interpreter down.
+
+    Soon after a file was read, threads of pyarrow may still give back what they have of it. One
+    that comes for the interpreter while that goes down aborts the process, and the code is lost.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # a pipe that nobody reads any more
+            stream.flush()
+    os._exit(code)
 
 
 def _tell(error: Exception) -> int:

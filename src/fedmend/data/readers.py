@@ -14,6 +14,7 @@ import gzip
 import importlib.util
 import io
 import json
+import os
 import re
 import warnings
 import zipfile
@@ -87,7 +88,18 @@ def read(
         if name in (id, label):
             raise DataError("the id and the label cannot be dropped", column=name, mend="keep it")
     if isinstance(path, pd.DataFrame):
+        if id is not None and id not in path.columns and id in path.index.names:
+            raise DataError(
+                "this is the index of the data frame, not a column",
+                column=id,
+                mend=f"read(df.reset_index(), id={id!r})",
+            )
         return Table(_wanted_columns(path, wanted), id=id, label=label, kinds=kinds)
+    if not isinstance(path, str | os.PathLike):
+        raise DataError(
+            f"neither the path of a file nor a pandas data frame: {type(path).__name__}",
+            mend="pd.DataFrame(values, columns=[…]) of an array, or the path of a file",
+        )
     file = Path(path)
     suffix = next((s for s in _SUFFIXES if file.name.lower().endswith(s)), None)
     if suffix is None:

@@ -35,15 +35,18 @@ from fedmend.flow.plan import plan_of
 from fedmend.flow.reading import (
     all_problems,
     one_truth,
+    problems_of_test,
     read_party,
     require_known_classes,
+    seen_in_training,
     set_aside,
 )
 from fedmend.learn.metrics import CLASSIFICATION, REGRESSION
 from fedmend.methods.registry import ANNOTATED, METHODS, make
 from fedmend.report.advice import facts_of, told
-from fedmend.report.amounts import listed
+from fedmend.report.amounts import counted, listed
 from fedmend.report.overview import Overview, overview
+from fedmend.report.record import seen_words
 from fedmend.secure.align import align
 from fedmend.secure.identifiers import RULES, better_rule, describe_ids, shared_by_rule
 
@@ -144,7 +147,7 @@ def _check_party(config: Config, party: PartySettings, found: Findings) -> None:
     found.notes += doubtful_columns(train, name, task=_said_of_the_label(config, party))
     weights = {str(each.params[WEIGHTS]) for each in config.method if WEIGHTS in each.params}
     if party.label is not None and _is_the_truth(config, name):
-        found.problems += _label_problems(config, train, parts, name)
+        found.problems += _label_problems(config, train, parts, party)
         found.problems += [
             _told("there is no such weight_column", name, column, did_you_mean(column, train.names))
             for column in weights - set(train.feature_names)
@@ -155,18 +158,11 @@ def _check_party(config: Config, party: PartySettings, found: Findings) -> None:
                 "there is nothing to learn from by itself. Mend: remove this [[method]]"
             )
     if test is not None:
-        # Where several label, nobody needs to label the test rows but the reference.
-        spared = weights | {party.label if len(config.labellers) > 1 else None}
-        absent = [each for each in train.names if each not in test.names and each not in spared]
-        if absent:
-            found.problems.append(
-                _told(
-                    "the test table lacks this column of the training table",
-                    name,
-                    ", ".join(absent[:5]),
-                    "give both tables the same columns",
-                )
-            )
+        problems = list(problems_of_test(config, party, train, test))
+        found.problems += map(str, problems)
+        if not problems and "evaluate" not in config.run.leave_out:
+            known, _, rows = seen_in_training(config, party, train, test)
+            found.notes += [seen_words(name, known, rows)] if known else []
 
 
 def _said_of_the_label(config: Config, party: PartySettings) -> str | None:
@@ -193,9 +189,10 @@ def _is_the_truth(config: Config, party: str) -> bool:
 
 
 def _label_problems(
-    config: Config, table: Table, parts: tuple[Table, Table], party: str
+    config: Config, table: Table, parts: tuple[Table, Table], settings: PartySettings
 ) -> Iterator[str]:
     assert table.label is not None
+    party = settings.name
     try:
         column = table.schema[table.label]
         with warnings.catch_warnings():
@@ -206,7 +203,7 @@ def _label_problems(
         else:
             yield from _mixed_tasks(config, found.task)
         if one_truth(config) and parts[1].label is not None:
-            require_known_classes(*parts, party)
+            require_known_classes(*parts, settings)
     except DataError as error:
         yield str(error.at(party))
 
@@ -353,11 +350,35 @@ def _too_few_shared(config: Config, found: Findings) -> Iterator[str]:
         if part == "test" and not config.test_share and not config.party[0].has_test:
             continue
         shared = set.intersection(*_ids_by(config.align.normalise, tables).values())
+        if part == "test" and "evaluate" not in config.run.leave_out:
+            found.notes += _too_few_scored(config, tables, shared)
         if len(shared) < least:
             yield (
                 f"{len(shared):,} {part} rows are known to all, and party {strictest.name!r} takes "
                 f"part from {least:,}. Mend: find more common rows, another evaluate.test_share, "
                 f"or a lower policy.min_intersection of {strictest.name!r}"
+            )
+
+
+def _too_few_scored(
+    config: Config, tables: Mapping[str, Table], shared: set[bytes]
+) -> Iterator[str]:
+    """A party tells no score of fewer of its rows than its policy says."""
+    make = RULES[config.align.normalise]
+    for party in config.party:
+        table, least = tables[party.name], party.policy.build().min_rows
+        if config.labellers != [party.name] or table.label is None:
+            continue
+        labelled = table.take(table.y.notna().to_numpy()).ids.tolist()
+        rows = len(shared & set(map(make, labelled)))
+        if 0 < rows < least:
+            more = "more common rows in the test tables"
+            if not any(each.has_test for each in config.party):
+                more = "a larger evaluate.test_share, test tables"
+            yield (
+                f"only {counted(rows, 'labelled test row')} known to all, and party "
+                f"{party.name!r} tells no score of fewer than {least:,} (policy.min_rows): the run "
+                f'will have a model and no scores. Mend: {more}, or run.leave_out = ["evaluate"]'
             )
 
 

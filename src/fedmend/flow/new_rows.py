@@ -17,7 +17,7 @@ import pandas as pd
 
 from fedmend.data.encode import UNSEEN, positions
 from fedmend.data.readers import read
-from fedmend.data.schema import KindSpec, Schema
+from fedmend.data.schema import Column, KindSpec, Schema, value_class
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendWarning
 from fedmend.flow.config import PartySettings
@@ -103,23 +103,37 @@ def _kinds(
     for name, column in schema.items() if schema else ():
         if name not in names or column.is_block:
             continue
-        ordered = column.kind == "ordinal" and column.categories
-        # Two values in training may be more, or one, in new rows.
-        loose = {"binary": "integer" if _are_numbers(column.categories) else "nominal"}
-        kinds[name] = (
-            list(column.categories or ()) if ordered else loose.get(column.kind, column.kind)
-        )
+        kind = _kind(column)
+        if kind is None:
+            kinds.pop(name, None)
+        else:
+            kinds[name] = kind
     return kinds
 
 
-def _are_numbers(categories: Sequence[Any] | None) -> bool:
-    return all(isinstance(each, (int, float, np.number)) for each in categories or ("",))
+def _kind(column: Column) -> KindSpec | None:
+    """What new values of a column are read as; None where they say it themselves."""
+    if column.kind == "ordinal" and column.categories:
+        return list(column.categories)
+    if column.kind == "integer":  # a fraction among whole numbers is a number to every model
+        return "continuous"
+    if column.kind != "binary":
+        return column.kind
+    # Two values in training may be more, or one, in new rows.
+    told = column.categories or ("",)
+    if all(isinstance(each, (bool, np.bool_)) for each in told):
+        return None  # read as nominal they would be text
+    numbers = all(isinstance(each, (int, float, np.number)) for each in told)
+    return "continuous" if numbers else "nominal"
 
 
 def _checked(table: Table, party: PartySettings, schema: Schema | None) -> Table:
     if schema is None:
         return table
     _lacking(table, schema)
+    for name, column in schema.items():
+        if not column.is_block and _kind(column) is None:
+            _true_or_false(name, table.frame[name])
     _unseen(table, schema, party.name)
     return table
 
@@ -132,6 +146,16 @@ def _lacking(table: Table, schema: Schema) -> None:
             f"the model needs this column and the rows lack it{others}",
             column=lacking[0],
             mend="add it under this name; its cells may be empty",
+        )
+
+
+def _true_or_false(name: str, values: pd.Series) -> None:
+    if value_class(name, values) == "text":
+        raise DataError(
+            "must be true or false, as in training",
+            column=name,
+            value=values.dropna().iloc[0],
+            mend="write TRUE or FALSE, or leave the cell empty",
         )
 
 

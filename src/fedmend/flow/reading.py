@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from fedmend.errors import ConfigError, DataError, FedmendWarning, ReadError
 from fedmend.federation import Party
 from fedmend.flow.config import Config, PartySettings
 from fedmend.flow.config.references import look_up
+from fedmend.flow.config.settings import WEIGHTS
 from fedmend.secure.identifiers import RULES
 
 # Whoever has more than this wrong has the wrong file.
@@ -50,8 +52,11 @@ def read_parties(config: Config) -> list[Party]:
         train, test = read_party(config, settings)
         if test is None:
             train, test = set_aside(config, train)
+        else:
+            for problem in problems_of_test(config, settings, train, test):
+                raise problem
         if one_truth(config) and settings.label is not None and test.label is not None:
-            require_known_classes(train, test, settings.name)
+            require_known_classes(train, test, settings)
         policy = settings.policy.build()
         parties.append(Party(settings.name, train, policy=policy, test=test))
     return parties
@@ -61,7 +66,19 @@ def read_party(config: File, party: PartySettings) -> tuple[Table, Table | None]
     """A party's table, and its test table where it has one; errors and warnings name the party."""
     try:
         with warnings_of(party.name):
+            if party.label is not None:  # of an empty label there is more to say than of a column
+                empty = rf"column {re.escape(repr(party.label))}: all .* cells are missing"
+                warnings.filterwarnings("ignore", empty, FedmendWarning)
             train = _read(config, party, party.data, party.sql, party.label)
+            if party.label is not None and train.y.isna().all():
+                alone = config.labellers == [party.name]
+                more = "" if alone else " and learns from those of others"
+                warnings.warn(
+                    f"label {party.label!r}: all {len(train):,} cells are empty, so that this "
+                    f"party has no labels{more}. Mend, if it has some: name their column",
+                    FedmendWarning,
+                    stacklevel=2,
+                )
             test = None
             if party.has_test:
                 # Where several label, their labels may be missing at test time.
@@ -173,9 +190,73 @@ def one_truth(config: Config) -> bool:
     return len(config.labellers) == 1 and not config.horizontal and not numbers
 
 
-def require_known_classes(train: Table, test: Table, party: str) -> None:
-    """No class may have all of its labels among the test rows."""
+def problems_of_test(
+    config: Config, party: PartySettings, train: Table, test: Table
+) -> Iterator[DataError]:
+    """What is wrong with a test table of a party's own, beside its training table."""
+    weights = {str(each.params[WEIGHTS]) for each in config.method if WEIGHTS in each.params}
+    # Where several label, nobody needs to label the test rows but the reference.
+    spared = weights | {party.label if len(config.labellers) > 1 else None}
+    absent = [each for each in train.names if each not in test.names and each not in spared]
+    if absent:
+        yield DataError(
+            "the test table lacks this column of the training table",
+            party=party.name,
+            column=", ".join(absent[:5]),
+            mend="give both tables the same columns",
+        )
+    if party.label is None or "evaluate" in config.run.leave_out:
+        return
+    alone = config.labellers == [party.name]
+    if alone and test.label is not None and test.y.isna().all():
+        yield DataError(
+            f"there are no test labels: none of the {len(test):,} rows of the test table has one",
+            party=party.name,
+            column=party.label,
+            mend="fill this column of the test table, leave test out, so that a share of the rows "
+            'is set aside, or run.leave_out = ["evaluate"]',
+        )
+    _, same, rows = seen_in_training(config, party, train, test)
+    if 2 * same > rows:
+        yield DataError(
+            f"{same:,} of its {rows:,} labelled test rows are its training rows, with the same ids "
+            "and cells: their scores would say nothing about new rows",
+            party=party.name,
+            mend="give the test table rows that are not in the training table, or leave test out "
+            "at every party, so that a share of the rows is set aside",
+        )
+
+
+def seen_in_training(
+    config: Config, party: PartySettings, train: Table, test: Table
+) -> tuple[int, int, int]:
+    """How many labelled test rows have the ids of labelled training rows, how many of these have
+    the same cells, too, and how many labelled test rows there are.
+
+    The same people at a later time are a fair test; the same rows are none. Clients with the same
+    columns may number the rows of each file from 0 on, so there only the same rows count.
+    """
+    if train.label is None or test.label is None or party.id is None:
+        return 0, 0, 0
+    test = test.take(test.y.notna().to_numpy())
+    rule = RULES[config.align.normalise]
+    known = np.flatnonzero(train.y.notna().to_numpy())
+    place = {rule(train.ids[at]): at for at in known.tolist()}
+    where = [place.get(rule(each), -1) for each in test.ids.tolist()]
+    asked = [at for at, found in enumerate(where) if found >= 0]
+    columns = [name for name in train.frame.columns if name in test.frame.columns]
+    one, two = (
+        frame[columns].iloc[rows].astype(object).reset_index(drop=True)
+        for frame, rows in ((train.frame, [where[at] for at in asked]), (test.frame, asked))
+    )
+    same = int((one.eq(two) | (one.isna() & two.isna())).all(axis=1).sum())
+    return (same if config.horizontal else len(asked)), same, len(test)
+
+
+def require_known_classes(train: Table, test: Table, settings: PartySettings) -> None:
+    """No class may be among the test rows alone."""
     assert train.label is not None
+    party = settings.name
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FedmendWarning)  # `check` and the training say it
         encoder = LabelEncoder().fit(train.y, train.schema[train.label], party=party)
@@ -185,6 +266,16 @@ def require_known_classes(train: Table, test: Table, party: str) -> None:
     unseen = [each for each in counts.index.tolist() if each not in encoder.classes_]
     if unseen:
         rest = f" (and {len(unseen) - 1} more classes)" if len(unseen) > 1 else ""
+        if settings.has_test:
+            known = ", ".join(repr(each) for each in encoder.classes_[:5])
+            raise DataError(
+                f"labels of the test table that no training row has; those have {known}",
+                party=party,
+                column=train.label,
+                value=unseen[0] if len(unseen) == 1 else unseen[:5],
+                mend="write the classes alike in both tables, give the training table rows of "
+                "these, or leave these test labels empty",
+            )
         raise DataError(
             f"all labels of this class are among the test rows{rest}, so that it cannot be learnt",
             party=party,

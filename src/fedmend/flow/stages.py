@@ -18,7 +18,7 @@ from fedmend.flow.live import Listener, LiveListener
 from fedmend.flow.manifest import CHECKPOINTS, work_in
 from fedmend.flow.mending import PAIRS_FOLDER, mend
 from fedmend.flow.plan import Plan
-from fedmend.flow.reading import read_parties
+from fedmend.flow.reading import read_parties, seen_in_training
 from fedmend.flow.scoring import Reference
 from fedmend.flow.steps import SALT_FOLDER, Steps, in_stage
 from fedmend.flow.training import learn
@@ -52,15 +52,16 @@ def execute(
         fed = _federation(plan, manifest.folder, live)
         with fed, few_threads(fed):
             steps = Steps(fed, manifest, live)
+            seen = _seen(fed, plan)  # before any label is corrected
             found = mend(plan, steps)
             runs, reference = learn(plan, steps, found)
             rows = _rows_tested(fed.on("test"), plan, runs)
-            tested_on = _tested_on(fed.on("test"), plan, rows) if runs else "nothing"
+            tested_on = _tested_on(fed.on("test"), plan, runs, rows) if runs else "nothing"
             if plan.federation is not None:
                 steps.forget_checkpoints()
                 exchange_heads(fed)
         record = _record(plan, steps, runs, reference, tested_on, found.notes)
-        record.tested, record.seconds = rows, manifest.seconds
+        record.tested, record.seconds, record.seen = rows, manifest.seconds, seen
         record.notes += record.cautions()
         _report(plan, steps, record)
         live.finish()
@@ -92,9 +93,27 @@ def local_federation(plan: Plan, **more: Any) -> Federation:
     )
 
 
-def _tested_on(test: Federation, plan: Plan, rows: int | None) -> str:
+def _seen(fed: Federation, plan: Plan) -> dict[str, list[int]]:
+    """By party: labelled test rows that are training rows, too, and all labelled test rows.
+
+    Only of tables in this process.
+    """
+    found: dict[str, list[int]] = {}
+    unscored = plan.federation is not None or plan.leaves_out("evaluate")
+    if isinstance(fed.engine, LocalEngine) and not unscored:
+        for party in [each for each in plan.config.party if each.has_test]:
+            tables = fed.engine.sites[party.name].tables
+            train, test = tables["train"], tables["test"]
+            known, _, rows = seen_in_training(plan.config, party, train, test)
+            found |= {party.name: [known, rows]} if known else {}
+    return found
+
+
+def _tested_on(test: Federation, plan: Plan, runs: Sequence[MethodRun], rows: int | None) -> str:
     if plan.leaves_out("evaluate"):
         return "nothing: the run leaves evaluation out"
+    if not any(run.scores for run in runs):
+        return "nothing: the test rows are too few"
     if plan.config.horizontal:
         many = f"{rows:,} " if rows else ""
         return f"the {many}labelled test rows of {len(test.label_parties)} parties"
@@ -103,7 +122,7 @@ def _tested_on(test: Federation, plan: Plan, rows: int | None) -> str:
 
 def _rows_tested(test: Federation, plan: Plan, runs: Sequence[MethodRun]) -> int | None:
     """How many rows the scores are from, where that is known."""
-    if not runs or plan.leaves_out("evaluate"):
+    if not any(run.scores for run in runs):
         return None
     if plan.config.horizontal:
         # Parties have told how many there are when they told how sure the first method is.

@@ -5,11 +5,12 @@ Each method under each seed is a stage of its own, with a file of its own.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmend.errors import ConfigError, Refused
+from fedmend.errors import ConfigError, FedmendWarning, Refused
 from fedmend.federation import Federation
 from fedmend.flow.choosing import Contest, candidates_of
 from fedmend.flow.config.settings import AUTO
@@ -27,6 +28,7 @@ CHOICE_FILE = "stages/choose/choice.json"
 MODEL_FOLDER = "model"
 SEEDS_FOLDER = "seeds"
 REVIEW_FOLDER = "labels"
+TOO_FEW = "would rest on fewer than"  # how a party refuses what too few of its rows answer
 OF_NETWORKS = ("train", "length", "refit")  # the parts of a training that go by epochs or rounds
 
 
@@ -65,7 +67,14 @@ def learn(plan: Plan, steps: Steps, found: Found) -> tuple[list[MethodRun], Refe
                 steps.found("choice", trained["choice"])
             result: dict[str, Any] = {"scores": {}}
             if evaluated and reference is not None:
-                result = training.evaluate(entry, reference, found.test)
+                try:
+                    result = training.evaluate(entry, reference, found.test)
+                except Refused as refused:
+                    # No reason to lose the model; what is not done is asked again by --resume.
+                    if TOO_FEW not in str(refused):
+                        raise
+                    found.notes.append(_unscored(training.title, refused))
+                    warnings.warn(found.notes[-1], FedmendWarning, stacklevel=2)
             run = training.run(trained, result)
             steps.listener.scored(run)
             runs.append(run)
@@ -119,6 +128,16 @@ def _choose(plan: Plan, steps: Steps, found: Found, reference: Reference) -> Met
         f"{choice['chosen']} (auto)",
         METHODS[choice["name"]].known(how.params),
         completed=choice["completed"],
+    )
+
+
+def _unscored(title: str, refused: Refused) -> str:
+    """Why a method has no scores, and what gives it some."""
+    why = str(refused).partition(". Mend: ")[0]
+    return (
+        f"{title} has no scores, as the test rows are too few: {why}. Mend: a larger "
+        "evaluate.test_share, test tables with more common rows, or, if no scores are wanted, "
+        'run.leave_out = ["evaluate"]'
     )
 
 

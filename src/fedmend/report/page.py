@@ -349,7 +349,16 @@ def _comparison(run: _Run) -> _Shown:
         "best": run.best.title if run.best and len(run.summaries) > 1 else None,
         "higher": better_is_higher(run.record.metric),
         "seeds": len(run.record.seeds),
+        "trained_on": _trained_on(run.record),
     }
+
+
+def _trained_on(record: RunRecord) -> str:
+    """Whether the rows that scores were measured on are new to the methods."""
+    if not any(run.scores for run in record.methods):
+        return ""
+    seen = ", some of which are training rows, too (see the notes)"
+    return seen if record.seen else ", which no method was trained on"
 
 
 def _abouts(summaries: Sequence[Summary]) -> dict[str, str]:

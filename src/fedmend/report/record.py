@@ -92,7 +92,8 @@ class RunRecord:
     """Everything the report shows but the ledger, which is a file of its own.
 
     tested: how many rows the scores are from, where that is known. set_aside: the share of all rows
-    that these are, if they are no tables of their own.
+    that these are, if they are no tables of their own. seen: by party, how many of its labelled
+    test rows are labelled training rows, too, and how many there are.
     """
 
     title: str
@@ -113,6 +114,7 @@ class RunRecord:
     seconds: float = 0.0
     tested: int | None = None
     set_aside: float | None = None
+    seen: dict[str, list[int]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=lambda: versions())
     format: int = FORMAT
 
@@ -138,7 +140,7 @@ class RunRecord:
 
     def cautions(self) -> list[str]:
         """What to keep in mind when comparing: metrics that are not there, rows that are few."""
-        found = []
+        found = [seen_words(party, *told) for party, told in self.seen.items()]
         if not all(_is_number(run.scores["auc"]) for run in self.methods if "auc" in run.scores):
             rest = "" if self.metric == "auc" else f", so that {self.metric} decides"
             found.append(
@@ -266,6 +268,15 @@ class RunRecord:
             )
         with reading(path, "make the run again"):
             return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def seen_words(party: str, known: int, rows: int) -> str:
+    """What to think of test rows that were trained on."""
+    return (
+        f"Party {party!r}: {known:,} of its {rows:,} labelled test rows have the ids of labelled "
+        "training rows. Where they are the same rows, scores are better than on new ones. "
+        "Mend: give the test table other rows, or leave test out at every party"
+    )
 
 
 def better_is_higher(metric: str) -> bool:

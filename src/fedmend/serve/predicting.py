@@ -8,6 +8,7 @@ rows are in each group.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -19,7 +20,7 @@ import pandas as pd
 
 from fedmend._files import beside
 from fedmend.data.writers import write_frame
-from fedmend.errors import AlignmentError, DataError, TooFewCommon
+from fedmend.errors import AlignmentError, DataError, FedmendWarning, TooFewCommon
 from fedmend.federation import Alignment, AlignmentCounts, Federation, WorkerGroup
 from fedmend.federation.bound import but, declare
 from fedmend.federation.worker import Worker, exposed
@@ -192,8 +193,9 @@ def groups_of(
             align(view, **align_with)
         except AlignmentError:
             continue  # nobody is known to all of these
-        except TooFewCommon:
+        except TooFewCommon as error:
             # A party keeps out of so small an intersection: whoever is in it counts as its own.
+            _note_refused(some, error.party)
             found.clear()
             workers.close_groups()
             break
@@ -206,6 +208,18 @@ def groups_of(
         found.append(Group(some, counts.pop()))
     found += [Group((party,), workers[party].claim(party)) for party in present]
     return [group for group in found if group.rows]
+
+
+def _note_refused(parties: Sequence[str], refusing: str) -> None:
+    """Say why nobody is joined; who the people are, and how many, stays untold."""
+    warnings.warn(
+        f"fewer people are known to all of {', '.join(parties)} than party {refusing!r} takes part "
+        "with (min_intersection in its policy): every row is predicted as one party's own. Mend: "
+        "min_intersection = 1 in [party.policy] of each party in the run's federation.toml (over "
+        "machines in [policy] of its party.toml), or ask about more people at once",
+        FedmendWarning,
+        stacklevel=3,
+    )
 
 
 def _sets(present: Sequence[str]) -> Iterator[tuple[str, ...]]:
