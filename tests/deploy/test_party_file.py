@@ -58,7 +58,7 @@ def test_the_policy_is_the_partys(party, workshop):
             site = open_site(file, HELLO, workshop.folder)
             found = threadpool_info()
             (numpys,) = (each["num_threads"] for each in found if "numpy" in each["filepath"])
-        assert torch.get_num_threads() == numpys == 2
+            assert torch.get_num_threads() == numpys == 2
     finally:
         torch.set_num_threads(before)
     assert site.policy == replace(file.policy.build(), predictions=MACHINES_PREDICTIONS)
