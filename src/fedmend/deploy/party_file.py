@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from threadpoolctl import threadpool_limits
 
 from fedmend._files import write_whole
 from fedmend.data.schema import Schema
@@ -144,7 +143,7 @@ class PartyFile(PartySettings):
 
     approve: "ask" waits for a word of this party before every run. modules: further modules of
     this installation that define workers. patience: seconds without a word from the coordinator
-    after which a job ends here. threads: of computations, all cores by default. partners: the
+    after which a job ends here. threads: for tensor programs, all cores by default. partners: the
     parties that this one works with, besides those whose keys it pins; nobody else is let in.
     keys: lasting keys of this party and its partners. new: a file of rows to predict with a
     trained model. spu_addresses: host:port, or a host, where partners are reached in alignments of
@@ -215,7 +214,6 @@ def open_site(file: PartyFile, hello: Hello, folder: Path) -> Site:
         import torch
 
         torch.set_num_threads(file.threads)
-        threadpool_limits(file.threads, "blas")
     train, test = read_party(file, file)
     if test is None:
         train, test = split_by_id(train, hello.test_share, hello.seed)

@@ -49,6 +49,8 @@ def on_few_threads(fit: Fit) -> Fit:
     def fitted(model: Any, fed: Any, *given: Any, **how: Any) -> Any:
         if not isinstance(fed, Federation):  # it says so itself
             return fit(model, fed, *given, **how)
+        model.require_types()  # wrong parameters are told before any party is asked for its rows
+        model.check_params()
         with few_threads(fed):
             return fit(model, fed, *given, **how)
 
