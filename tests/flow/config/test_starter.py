@@ -130,6 +130,7 @@ def test_several_tables_with_the_label_are_several_labellers(workshop):
     path = write_starter(workshop.folder / "new.toml", twins, id="customer", label="default")
     config = load_config(path)
     assert config.labellers == ["bank", "copy"]
+    assert config.correct is not None and config.correct.name == "inc"  # as `check` advises
     assert [method.name for method in config.method] == ["auto"]
     assert config.evaluate.reference == "majority"
 

@@ -153,3 +153,27 @@ def test_whatever_the_votes_the_posterior_is_one(c, k, n, seed):
     np.testing.assert_allclose(found.posterior.sum(1), 1.0)
     np.testing.assert_allclose(np.sum(found.expertise, 2), 1.0)
     assert np.isfinite(found.posterior).all()
+
+
+def test_predictions_are_believed_as_far_as_they_explain_the_votes() -> None:
+    """Surer than they are right they are drawn to the shares of the classes; a row's own votes have
+    no say in it."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 2, 4000)
+    said = np.where(rng.random(4000) < 0.9, truth, 1 - truth)
+    evidence = np.log(np.where(np.arange(2) == said[:, None], 0.9, 0.1))
+    guess = np.where(rng.random(4000) < 0.7, truth, 1 - truth)
+    shares = np.array([0.5, 0.5])
+
+    def sure(p: float) -> np.ndarray:
+        return np.where(np.arange(2) == guess[:, None], p, 1 - p)
+
+    found = crowd.believed(sure(0.99), evidence, shares)
+    assert found.max() == pytest.approx(0.7, abs=0.08)
+    assert (found.argmax(1) == guess).all()
+    np.testing.assert_allclose(crowd.believed(sure(0.7), evidence, shares), sure(0.7), atol=0.05)
+    noise = rng.dirichlet([1, 1], 4000)
+    assert abs(crowd.believed(noise, evidence, shares) - 0.5).max() < 0.12
+    changed = evidence.copy()
+    changed[0] = changed[0, ::-1]
+    np.testing.assert_allclose(crowd.believed(sure(0.99), changed, shares)[::2], found[::2])

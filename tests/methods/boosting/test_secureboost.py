@@ -530,6 +530,22 @@ def test_without_a_refit_the_trees_up_to_the_best_stay(frame: pd.DataFrame) -> N
 # ---------------------------------------------------------------------------------- importance
 
 
+def test_what_both_parties_tell_together_is_not_stopped_by_rows_of_one() -> None:
+    """The label is the sign of a product across parties: most held-out rows can tell nothing."""
+    rng = np.random.default_rng(5)
+    frame = pd.DataFrame(rng.normal(size=(N, 4)), columns=list("abde"))
+    frame["y"] = np.where(frame["a"] * frame["d"] + 0.2 * rng.normal(size=N) > 0, "yes", "no")
+    columns = {"telco": ["d", "e"], "bank": ["a", "b"]}
+    fed = federation(frame, columns, known=slice(0, 160))
+    model = fm.SecureBoost(trees=60, depth=4, validation=0.3, seed=1).fit(fed)
+    assert model.network_.best_epoch > boost.HARDLY and not model.notes_
+    assert model.evaluate(fed.on("test"))["auc"] > 0.8
+    frame["y"] = rng.permutation(frame["y"])
+    alone = fm.LocalTrees(trees=60, validation=0.3, seed=1).fit(federation(frame, columns))
+    assert alone.network_.best_epoch <= boost.HARDLY
+    assert "LocalTrees keeps" in alone.notes_[0] and "A larger patience" in alone.notes_[0]
+
+
 @pytest.mark.parametrize(
     ("model", "classes", "rows", "worth", "rate", "patience"),
     [
