@@ -80,8 +80,9 @@ def written(folder, tables: Tables, method: str):
         write(files[-1], frame[~later])
         write(later_file(files[-1]), frame[later].drop(columns="y", errors="ignore"))
     config = write_starter(folder / "federation.toml", files, id="id", label="y")
-    text = config.read_text()
-    start, end = text.index("[[method]]"), text.index("[evaluate]")
+    text = config.read_text().replace('\nrecipe = "correct-auto"', "\n#")  # of annotators
+    start = min(text.index(each) for each in ("\n[[method]]", "\n# [[method]]") if each in text) + 1
+    end = text.index("[evaluate]")
     config.write_text(text[:start] + method + text[end:])
     return load_config(config)
 
