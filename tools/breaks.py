@@ -261,8 +261,8 @@ BREAKS = (
     Break(
         "serve: a small intersection",
         "serve/predicting.py",
-        "except TooFewCommon:",
-        "except ZeroDivisionError:",
+        "except TooFewCommon as error:",
+        "except ZeroDivisionError as error:",
         ("tests/serve/test_running.py",),
     ),
     Break(
@@ -474,6 +474,20 @@ BREAKS = (
         "len(self.joint.layouts) + own.columns])",
         "own.columns])",
         ("tests/methods/boosting/test_secureboost.py", "-k", "share_of_the_gains"),
+    ),
+    Break(
+        "boosting: stopped by rows of one party",
+        "methods/boosting/boost.py",
+        "and self.best_at < HARDLY",
+        "and False",
+        ("tests/methods/boosting/test_secureboost.py", "-k", "together_is_not"),
+    ),
+    Break(
+        "annotators: a row's own votes say how far it is believed",
+        "methods/annotators/aggregation.py",
+        "other = slice(1 - half,",
+        "other = slice(half,",
+        ("tests/methods/annotators/test_crowd.py", "-k", "believed"),
     ),
     Break(
         "boosting: made-up cells",
