@@ -175,7 +175,9 @@ def held_out_loss(predicted: np.ndarray, evidence: np.ndarray) -> float:
 
 
 TRUST = np.linspace(0.0, 1.0, 11)
+"""How far a prediction may be believed: the power that its probabilities are taken to."""
 ROWS_TO_CHOOSE = 20_000
+"""About so many rows choose one of these."""
 
 
 def believed(predicted: np.ndarray, evidence: np.ndarray, shares: np.ndarray) -> np.ndarray:

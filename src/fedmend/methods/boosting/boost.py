@@ -113,6 +113,7 @@ class OwnBins:
 HARDLY = 2
 """The best of so few trees says that most rows held out learn nothing."""
 SHARED_TO_JUDGE = 20
+"""Fewer held-out rows that partners know do not decide how many trees are kept."""
 
 
 @dataclass(repr=False)

@@ -64,6 +64,7 @@ from fedmend.methods.boosting.bins import ColumnBins, CutTable, LeftToAsk, bin_t
 from fedmend.methods.boosting.boost import (
     BATCH,
     HARDLY,
+    SHARED_TO_JUDGE,
     Boosting,
     BoostSettings,
     OwnBins,
@@ -442,8 +443,10 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         likelihood, likely = self._label_likelihood(), None
         if likelihood is not None and part.classes:
             likely = likelihood.of(part.labels.classes_)[self._rows_used]
-        shared = sum(int(str(count)) for name, count in segments if name == ALIGNED)
-        shared *= bool(part.joint)  # of no use where nobody else has columns
+        shared = 0
+        # How many trees are kept is told: it rests on no fewer rows than the policy says.
+        if part.joint and self.site.rows.least <= SHARED_TO_JUDGE:
+            shared = sum(int(str(count)) for name, count in segments if name == ALIGNED)
         target = Target(encoded, rows, part.classes, part.counts, likely, weights, shared)
         own = OwnBins(
             part.own.codes(self.table.take(self._rows_used)),
