@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -540,6 +541,10 @@ def test_what_both_parties_tell_together_is_not_stopped_by_rows_of_one() -> None
     model = fm.SecureBoost(trees=60, depth=4, validation=0.3, seed=1).fit(fed)
     assert model.network_.best_epoch > boost.HARDLY and not model.notes_
     assert model.evaluate(fed.on("test"))["auc"] > 0.8
+    asks_more = replace(OPEN, min_rows=boost.SHARED_TO_JUDGE + 1)
+    kept = federation(frame, columns, known=slice(0, 160), policy=asks_more)
+    model = fm.SecureBoost(trees=60, depth=4, validation=0.3, seed=1).fit(kept)
+    assert model.network_.best_epoch <= boost.HARDLY, "so few rows may not tell how many trees"
     frame["y"] = rng.permutation(frame["y"])
     alone = fm.LocalTrees(trees=60, validation=0.3, seed=1).fit(federation(frame, columns))
     assert alone.network_.best_epoch <= boost.HARDLY
