@@ -24,6 +24,7 @@ from fedmend_bench.flow.files import all_lines
 from fedmend_bench.generators import table as generators
 from fedmend_bench.harness import BenchResult
 from fedmend_bench.risa import search
+from fedmend_bench.risa.table import paper_table
 from fedmend_bench.sage.curves import MARKS, Curve, add_curves, read_curves
 from fedmend_bench.sage.data import paper_accuracy
 from fedmend_bench.sage.tables import CANDIDATES, Cell, summary
@@ -40,6 +41,8 @@ ALONE, MADE_ROWS, KEEL = "sage-tables.jsonl", "generators.jsonl", "keel.jsonl"
 FLOW, ONE_SIDED, NUMBERS = "flow.jsonl", "one-sided.jsonl", "numbers.jsonl"
 COMPLETED = "fedpsg-pum.jsonl"
 BASES = {"FlexMatch+SAGE": "FedAvg+FlexMatch", "FedDB+SAGE": "FedDB", "FedDure+SAGE": "FedDure"}
+SHARES = (1, 10, 20, 30, 40, 50)
+"""Of overlap, in the paper's tables of RISA."""
 ROUNDS = (1, 5, 10, 20, 30, 50, 75, 100, 150, 200, 250, 300)
 
 
@@ -95,7 +98,10 @@ def _short(value: float, digits: int) -> str:
 
 
 def _searched(file: Path, data: Sequence[str], overlaps: Sequence[float], rows: int) -> str:
-    """Means ± standard deviations on fresh draws, by the choice that held-out rows made."""
+    """Means ± standard deviations on fresh draws, by the choice that held-out rows made.
+
+    In brackets the paper's.
+    """
     kept = {search.Trial(**line["cell"]): line["found"]["value"] for line in Kept.at(file).all()}
 
     def scores(cells: Sequence[search.Trial]) -> dict[search.Trial, float]:
@@ -106,6 +112,7 @@ def _searched(file: Path, data: Sequence[str], overlaps: Sequence[float], rows: 
     table = search.searched(data, methods, overlaps, 6, rows, scores)
     places = [(name, f"{share:g}") for name in data for share in overlaps]
     found = {(row["data"], row["method"]): row for row in table}
+    theirs = paper_table()
     best = {
         (name, share): max(methods, key=lambda each: found[name, each][f"{share} %"])
         for name, share in places
@@ -116,7 +123,9 @@ def _searched(file: Path, data: Sequence[str], overlaps: Sequence[float], rows: 
         for name, share in places:
             row = found[name, method]
             mark = "**" if best[name, share] == method else ""
-            cells.append(f"{mark}{row[f'{share} %']:.1f}{mark} ± {row[f'± {share}']:.1f}")
+            paper = theirs.get((name, method.removesuffix(" paper()"), float(share)))
+            beside = "" if paper is None else f" ({paper:.1f})"
+            cells.append(f"{mark}{row[f'{share} %']:.1f}{mark} ± {row[f'± {share}']:.1f}{beside}")
         lines.append(cells)
     shown = {name: name.capitalize() for name in data} | {"cifar10": "CIFAR-10"}
     return _markdown(["", *(f"{shown[name]} {share} %" for name, share in places)], lines)
@@ -501,7 +510,7 @@ _FEW = {
 TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "risa-search": (SEARCH, lambda file: _searched(file, ("adult", "credit"), (1, 10, 50), 3000)),
     "risa-search-digits": (SEARCH, lambda file: _searched(file, ("digits",), (10, 50), 1000)),
-    "risa-search-images": (SEARCH, lambda file: _searched(file, ("cifar10",), (1, 10, 50), 50000)),
+    "risa-search-images": (SEARCH, lambda file: _searched(file, ("cifar10",), SHARES, 50000)),
     "risa-three-parties": (THREE, _three_parties),
     "keel-sets": (KEEL, _sets),
     "keel-methods": (KEEL, partial(_beside, metric="AUC")),
