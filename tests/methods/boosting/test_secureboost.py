@@ -16,6 +16,7 @@ from sklearn.metrics import r2_score, roc_auc_score
 
 import fedmend as fm
 from fedmend.errors import ConfigError, DataError, PrivacyWarning, ResumeError
+from fedmend.methods.auto.folds import fold, forget, number_folds
 from fedmend.methods.boosting import boost, secureboost
 from fedmend.methods.boosting.bins import CutTable, LeftToAsk, bin_table, codes_of
 from fedmend.methods.boosting.boost import Boosting, BoostSettings, OwnBins, Target, outputs_of
@@ -54,7 +55,7 @@ def federation(
     columns: dict[str, list[str]] | None = None,
     *,
     train: slice = slice(0, 500),
-    known: slice = slice(0, 500),
+    known: slice | dict[str, slice] = slice(0, 500),
     policy: fm.Policy = OPEN,
     policies: dict[str, fm.Policy] | None = None,
     strict: bool = False,
@@ -63,8 +64,8 @@ def federation(
     columns = columns or {"telco": ["d", "e", "town"], "bank": ["a", "b", "c", "f"]}
     parties = []
     for name, own in columns.items():
-        tables = {}
-        for scope, rows in (("train", train if name == "bank" else known), ("test", slice(500, N))):
+        tables, here = {}, known[name] if isinstance(known, dict) and name != "bank" else known
+        for scope, rows in (("train", train if name == "bank" else here), ("test", slice(500, N))):
             names = [*own, "y"] if name == "bank" else own
             label = "y" if name == "bank" else None
             at = np.arange(N)[rows]
@@ -167,6 +168,71 @@ def test_whom_a_partner_does_not_know_has_missing_cells_there(label: str) -> Non
     joined["town"] = joined["town"].where(np.arange(N) >= 300, None)
     clear = in_the_clear(joined, ["d", "e", "town", "a", "b", "c", "f"], label)
     np.testing.assert_allclose(told(model, torn, label), clear, rtol=0, atol=1e-9)
+
+
+TORN = {"telco": slice(150, 560), "shop": slice(50, 350)}
+
+
+def three_torn(
+    frame: pd.DataFrame, pairs: bool = True, known: dict[str, slice] | None = None, **how: Any
+) -> fm.Federation:
+    """Rows that the bank knows with telco, with shop, with both, and alone."""
+    columns = {"telco": ["d", "e"], "bank": ["a", "b", "c", "f"], "shop": ["town"]}
+    fed = federation(frame, columns, known=known or TORN, **how)
+    for name in TORN if pairs else ():
+        fm.align(fed.only("bank", name))
+    return fed
+
+
+@pytest.mark.parametrize("mode", ["dealer", pytest.param("bfv", marks=pytest.mark.slow)])
+def test_of_three_parties_each_takes_part_with_all_rows_it_shares(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trees of the left join in the clear, where each two have aligned their tables."""
+    monkeypatch.setattr(secureboost, "WORTH_ASKING_LESS", 1.0)
+    joined = people()
+    fed = three_torn(joined)
+    model = fm.SecureBoost(**SMALL | {"trees": 12}, mode=mode).fit(fed)
+    rows = np.arange(N)
+    joined.loc[rows < 150, ["d", "e"]] = np.nan
+    joined["town"] = joined["town"].where(((rows >= 50) & (rows < 350)) | (rows >= 500), None)
+    clear = in_the_clear(joined, ["d", "e", "a", "b", "c", "f", "town"], trees=12)
+    np.testing.assert_allclose(told(model, fed, "class"), clear, rtol=0, atol=1e-9)
+
+
+def test_a_partner_that_shares_few_rows_more_takes_part_with_those_all_know(
+    frame: pd.DataFrame,
+) -> None:
+    """Fewer than its policy lets be told: other methods ask about the rows that all know."""
+    few = TORN | {"telco": slice(150, 356)}
+    policy = fm.Policy(min_rows=10)
+    fed = three_torn(frame, known=few, policy=policy)
+    alone = three_torn(frame, pairs=False, known=few, policy=policy)
+    fm.align(alone.only("bank", "shop"))
+    found = [told(fm.SecureBoost(**SMALL).fit(each), each, "class") for each in (fed, alone)]
+    np.testing.assert_array_equal(*found)
+    fm.VFL(epochs=1).fit(fed)
+
+
+def test_folds_hold_out_rows_of_every_two() -> None:
+    fed = three_torn(people())
+    assert number_folds(fed, "bank", 3, 0)
+    train, _ = fold(fed, 1, 3, 0, own="bank")
+    for name in TORN:
+        pair = train.only("bank", name)
+        bank, other = (
+            fed.engine.site(each).alignments[pair.scope].aligned for each in ("bank", name)
+        )
+        ids = [fed.engine.site(each).tables["train-fold1"].ids for each in ("bank", name)]
+        held_out = bank < 0  # only the bank knows it
+        assert len(bank) == len(other) == pair.alignment.aligned and (other >= 0).all()
+        assert 0 < held_out.sum() < len(bank) // 3
+        np.testing.assert_array_equal(ids[0][bank[~held_out]], ids[1][other[~held_out]])
+        assert not set(ids[1][other[held_out]]) & set(ids[0])
+    model = fm.SecureBoost(**SMALL).fit(train)
+    assert model.predict_proba(fed.on("test")).shape == (200, 2)
+    forget(train)
+    assert not [scope for scope in fed.engine.site("bank").alignments if "fold1" in scope]
 
 
 def test_outputs_weighed_at_once_are_those_of_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -640,7 +706,7 @@ def test_bins_and_leaves_have_as_many_rows_as_the_policy_asks_for(frame: pd.Data
 
 def test_a_cut_that_is_not_there_is_not_told(fed: fm.Federation, fitted: fm.SecureBoost) -> None:
     with fitted.network_.workers(fed) as (passive, _):
-        passive.attach([["aligned", 500]], False)
+        passive.attach([["aligned", 500]])
         (bank,) = fed.engine.sites["bank"]._workers.values()
         request = bank.seal([10_000], to="telco", kind="control")
         with pytest.raises(DataError, match="cuts only"):

@@ -9,6 +9,7 @@ its own, a share of each class.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -89,6 +90,17 @@ class FoldWorker(Worker):
         counts = {"aligned": found.aligned, "unaligned": found.unaligned, "alone": alone}
         return {name: len(each) for name, each in counts.items()}
 
+    @exposed(kind="control")
+    def follow(self, pair: str, train: str, rows: np.ndarray) -> None:
+        """Let the rows known to two of the parties, whose scope is `pair`, be aligned in a table
+        that `split` has made, less the rows it holds out at all; -1 for own ones it holds out."""
+        both = self.site.alignments[pair].aligned
+        both = both[~np.isin(both, self.alignment.aligned[rows])]
+        place = pd.Index(self.site.tables[train].ids).get_indexer(self.table.ids[both])
+        at, members = pair.partition("@")[1:]
+        none = np.zeros(0, np.int64)
+        self.site.alignments[f"{train}{at}{members}"] = Alignment(place.astype(np.int64), none)
+
     def _make(self, name: str, rows: np.ndarray, alignment: Alignment) -> None:
         """A table of some of the rows, with all that is known of their labels and cells."""
         site, dataset = self.site, self.scope.partition("@")[0]
@@ -128,7 +140,9 @@ class FoldWorker(Worker):
         """Drop tables of folds."""
         for name in names:
             self.site.tables.pop(name, None)
-            self.site.alignments.pop(self._scope(name), None)
+        for scope in list(self.site.alignments):
+            if scope.partition("@")[0] in names:
+                del self.site.alignments[scope]
 
     def _scope(self, dataset: str) -> str:
         """Another table among the same parties."""
@@ -163,6 +177,11 @@ def fold(
         if own is not None and completed:
             rows = np.concatenate([rows, group[own].completed_in(number, real)])
         counts = group.split(train.dataset, held.dataset, rows, number)
+        for pair in _pairs(fed):
+            for name in pair.names:
+                group[name].follow(pair.scope, train.dataset, rows)
+            some = AlignmentCounts(pair.alignment.aligned - len(rows), dict.fromkeys(pair.names, 0))
+            pair.on(train.dataset).note_alignment(some)
     aligned = {each["aligned"] for each in counts.values()}
     assert len(aligned) == 1, "all parties hold out the same places of one order"
     unaligned = {party: each["unaligned"] for party, each in counts.items()}
@@ -172,6 +191,14 @@ def fold(
         AlignmentCounts(len(rows), {party: each["alone"] for party, each in counts.items()})
     )
     return train, held
+
+
+def _pairs(fed: Federation) -> list[Federation]:
+    """Of more than two parties those two that are aligned as two."""
+    if len(fed.names) < 3:
+        return []
+    pairs = [fed.only(*two) for two in itertools.combinations(fed.names, 2)]
+    return [pair for pair in pairs if pair.is_aligned]
 
 
 def number_folds(

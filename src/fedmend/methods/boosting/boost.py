@@ -62,9 +62,9 @@ class Target:
     classes: how many; 0 for numbers. counts: they are counts, whose logarithm is learnt (Poisson).
     likelihoods: how likely what is said of a row is under each class, where labels are corrected or
     reported at random (`split.labels`): the loss is -log sum p_y L_y. weights: how often each row
-    counts, above 0 at training rows; once if None. shared: the first so many are known to partners.
+    counts, above 0 at training rows; once if None. shared: which rows some partner knows.
 
-    **Shape** labels, weights [n]; likelihoods [n, C].
+    **Shape** labels, weights, shared [n]; likelihoods [n, C].
     """
 
     labels: np.ndarray
@@ -73,7 +73,7 @@ class Target:
     counts: bool = False
     likelihoods: np.ndarray | None = None
     weights: np.ndarray | None = None
-    shared: int = 0
+    shared: np.ndarray | None = None
 
     @property
     def constant(self) -> bool:
@@ -82,6 +82,9 @@ class Target:
 
     def weights_of(self, rows: np.ndarray) -> np.ndarray | None:
         return None if self.weights is None else self.weights[rows]
+
+    def shared_among(self, rows: np.ndarray) -> np.ndarray:
+        return rows[:0] if self.shared is None else rows[self.shared[rows]]
 
     def wanted(self, rows: np.ndarray, shares: np.ndarray) -> np.ndarray:
         """The classes of rows as shares [outputs, rows]: 0 or 1, or what is likely after all."""
@@ -187,7 +190,7 @@ class _Task:
         """Keep the scores of the best round; stop when it is `patience` rounds back."""
         if not len(self.held_out):
             return
-        loss, shared = self.loss(self.held_out), self.held_out[self.held_out < self.target.shared]
+        loss, shared = self.loss(self.held_out), self.target.shared_among(self.held_out)
         judges = len(shared) >= SHARED_TO_JUDGE and self.best_at < HARDLY
         if judges and (here := self.loss(shared)) < self.shared_best:
             self.shared_best, self.shared_at = here, number

@@ -71,6 +71,10 @@ class SumsWorker(SealingWorker):
     model: str
     numbers: np.ndarray
 
+    def numbers_for(self, other: str) -> np.ndarray:
+        """The numbers of the rows that A (`other`) knows."""
+        return self.numbers
+
     def summed(self, sums: np.ndarray, other: str) -> None:
         """The sums of the numbers over the bins of A (`other`) have come."""
         raise NotImplementedError
@@ -92,7 +96,7 @@ class SumsWorker(SealingWorker):
     @exposed(kind="masked")
     def mask_numbers(self, other: str, number: int) -> np.ndarray:
         """The numbers less a fresh uniform mask."""
-        return self._with(other).mask(self.numbers, number)
+        return self._with(other).mask(self.numbers_for(other), number)
 
     @exposed(kind="control", takes={"rest": "masked"})
     def take_sums(self, other: str, number: int, rest: np.ndarray) -> None:
@@ -100,9 +104,10 @@ class SumsWorker(SealingWorker):
         self.summed(self._with(other).sums(rest, number), other)
 
     @exposed(kind="control")
-    def hold_numbers(self) -> None:
+    def hold_numbers(self, other: str) -> None:
         """For products in a session."""
-        hold_columns(self.site, f"{self.model}:numbers", self.numbers, LARGEST, abs_sum=LARGEST)
+        numbers = self.numbers_for(other)
+        hold_columns(self.site, f"{self.model}:numbers", numbers, LARGEST, abs_sum=LARGEST)
 
     @exposed(kind="control")
     def take_products(self, other: str) -> None:
@@ -178,7 +183,7 @@ class SessionHistograms:
 
     def sums(self, count: int) -> None:
         model = self.models.model
-        self.models.at_b.hold_numbers()
+        self.models.at_b.hold_numbers(self.models.a)
         numbers = Columns(self.models.b, "state", {"key": f"{model}:numbers"})
         self._session.products(numbers, to=self.models.b, store=f"{model}:products")
         self.models.at_b.take_products(self.models.a)

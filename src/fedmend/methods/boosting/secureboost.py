@@ -55,7 +55,7 @@ from fedmend.errors import (
     Refused,
     ResumeError,
 )
-from fedmend.federation import Federation
+from fedmend.federation import Each, Federation
 from fedmend.federation.bound import but, declare
 from fedmend.federation.rows import Asked
 from fedmend.federation.wire import Sealed
@@ -80,7 +80,7 @@ from fedmend.methods.boosting.histograms import (
 )
 from fedmend.methods.network import FEW_ROWS, LabelledEstimator, LocalOnly
 from fedmend.split.answers import JUDGED, AnsweringWorker
-from fedmend.split.features import ALIGNED, Segments, check_names, is_known, own_rows, spans
+from fedmend.split.features import Segments, check_names, own_rows, presence
 from fedmend.split.labels import account_of, row_confidence, warn_of_noise
 from fedmend.split.parts import (
     keep_part,
@@ -245,20 +245,23 @@ class TreesPart:
 
 
 class PassiveTrees(BinsWorker):
-    """A partner: bin numbers of its columns. A cut is known outside by its number only."""
+    """A partner: bin numbers of its columns. A cut is known outside by its number only.
+
+    met: the scope in which its rows and the label party's are aligned, if that is another.
+    """
 
     conversation = "boosted trees"
 
-    def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
+    def __init__(self, site: Site, scope: str = "train", *, model: str, met: str = "") -> None:
         super().__init__(site, scope)
-        self.model = model
+        self.model, self._met = model, met or scope
         self._table = CutTable([])
         self._codes: np.ndarray = np.zeros((0, 0), np.int16)
 
     @exposed(kind="count")
-    def create(self, bins: int) -> dict[str, Any]:
+    def create(self, bins: int) -> list[list[Any]]:
         """Bins of this party's columns, fitted on aligned rows; tells their layouts, no names."""
-        aligned, least = self.alignment.aligned, self.site.policy.min_intersection
+        aligned, least = self._aligned, self.site.policy.min_intersection
         aligned = aligned[self._observed(aligned)]
         if len(aligned) < least:
             raise AlignmentError(
@@ -268,22 +271,39 @@ class PassiveTrees(BinsWorker):
             )
         own = OwnColumns.fit(self.table, aligned, bins, max(1, self.site.rows.least))
         keep_part(self.site, self.model, own)
-        return {"layouts": own.layouts, "least": self.site.rows.least}
+        return own.layouts
 
     @exposed(kind="control")
-    def attach(self, segments: list[Any], train: bool) -> None:
+    def least(self) -> int:
+        """How few rows an answer of this party may rest on."""
+        return self.site.rows.least
+
+    @property
+    def _aligned(self) -> np.ndarray:
+        """The rows that the label party knows, too."""
+        met = self.site.alignments.get(self._met)
+        return self.alignment.aligned if met is None else met.aligned
+
+    @exposed(kind="control")
+    def train(self) -> None:
+        """Take the rows that the label party knows, too."""
+        self._take(self._aligned)
+        self.indicators = self._table.indicators(self._codes)
+
+    @exposed(kind="control")
+    def attach(self, segments: list[Any]) -> None:
         """Take the rows of these segments that this party knows."""
-        own = self._columns()
         rows = own_rows(
             self.site.name, segments, self.site.alignments.get(self.scope), len(self.table)
         )
+        self._take(rows[rows >= 0])
+
+    def _take(self, rows: np.ndarray) -> None:
+        own = self._columns()
         self._table = CutTable(own.layouts)
-        rows = rows[rows >= 0]
         self._codes = own.codes(self.table.take(rows))
         missing = np.array([each.bins for each in own.columns], np.int16)
         self._codes = np.where(self._observed(rows), self._codes, missing[:, None])
-        if train:
-            self.indicators = self._table.indicators(self._codes)
 
     def _observed(self, rows: np.ndarray) -> np.ndarray:
         """Which of these rows this party has seen; the cells of others a method has made up."""
@@ -329,7 +349,7 @@ class PassiveTrees(BinsWorker):
         return found
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
-        return [self.alignment.aligned]
+        return [self._aligned]
 
 
 class ActiveTrees(SumsWorker, AnsweringWorker):
@@ -342,6 +362,7 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         super().__init__(site, scope, model=model)
         self._segments: Segments = []
         self._known: dict[int, np.ndarray] = {}
+        self._met: dict[str, np.ndarray] = {}
         self._asked: list[tuple[int, str, int]] = []
         self._sums: dict[str, np.ndarray] = {}
         self._left: dict[str, LeftToAsk] = {}
@@ -425,10 +446,19 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         growth: dict[str, Any],
         settings: dict[str, Any],
         least: int,
+        met: dict[str, str],
     ) -> int:
-        """Take the rows of these segments; tells how many have a label."""
+        """Take the rows of these segments; tells how many have a label.
+
+        met: for each partner the scope in which rows are aligned with it.
+        """
         if self._boosting is None:  # a second growth is on the same rows, whose sides stay known
             self._take(segments)
+            number = np.full(len(self.table) + 1, -1)  # the last is that of a row held out: -1
+            number[self._rows_used] = np.arange(len(self._rows_used))
+            self._met = {
+                name: number[self.site.alignments[scope].aligned] for name, scope in met.items()
+            }
         part = self._part()
         grown = Growth(**growth, min_rows=max(least, self.site.rows.least), later_missing=True)
         encoded = part.labels.transform(
@@ -443,10 +473,11 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         likelihood, likely = self._label_likelihood(), None
         if likelihood is not None and part.classes:
             likely = likelihood.of(part.labels.classes_)[self._rows_used]
-        shared = 0
+        shared = None
         # How many trees are kept is told: it rests on no fewer rows than the policy says.
         if part.joint and self.site.rows.least <= SHARED_TO_JUDGE:
-            shared = sum(int(str(count)) for name, count in segments if name == ALIGNED)
+            shared = np.zeros(len(self._rows_used), bool)
+            shared[np.concatenate([places[places >= 0] for places in self._met.values()])] = True
         target = Target(encoded, rows, part.classes, part.counts, likely, weights, shared)
         own = OwnBins(
             part.own.codes(self.table.take(self._rows_used)),
@@ -459,48 +490,62 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         return len(rows)
 
     @exposed(kind="count")
-    def start_tree(self, number: int, aligned: int) -> int:
+    def start_tree(self, number: int) -> int:
         """Gradients of all rows; tells what `split` tells, of the root."""
         self.boosting.start_tree(number, None, len(self._rows_used))
-        return self._plan_level(aligned)
+        return self._plan_level()
 
-    def _plan_level(self, aligned: int) -> int:
+    def _plan_level(self) -> int:
         wanted = self.boosting.plan_level()
         if wanted:
-            self.load_numbers(0, min(wanted, BATCH), aligned)
+            self.load_numbers(0, min(wanted, BATCH))
         return wanted
 
+    def numbers_for(self, other: str) -> np.ndarray:
+        return self._at_partner(self.numbers, other)
+
+    def _at_partner(self, values: np.ndarray, name: str) -> np.ndarray:
+        """Of values of rows [..., n] those of the rows aligned with a partner, in their order."""
+        places = self._met[name]
+        if np.array_equal(places, np.arange(len(places))):
+            return values[..., : len(places)]
+        return np.where(places >= 0, values[..., places], 0).astype(values.dtype)
+
     @exposed(kind="count")
-    def load_numbers(self, start: int, stop: int, aligned: int) -> int:
-        """The next numbers, of the rows that the partners know: the first ones."""
+    def load_numbers(self, start: int, stop: int) -> int:
+        """The next numbers."""
         self._sums = {}
-        self.numbers = self.boosting.numbers(start, stop)[:, :aligned]
+        self.numbers = self.boosting.numbers(start, stop)
         for name, left in self._left.items():
             if not len(left.asked):
                 self.summed(np.zeros((len(self.numbers), 0), np.int64), name)
         return len(self.numbers)
 
     @exposed(kind="control")
-    def leave_out(self, aligned: int) -> dict[str, Sealed]:
+    def leave_out(self) -> dict[str, Sealed]:
         """Encrypted for each partner of whose bins many follow from sides that are known by now:
         the cuts these are of. Sums over the other bins are enough then."""
         requests = {}
         placed = self._placed(list(self._known))
         for name, table in self._part().tables.items():
-            known = {own: self._known[cut] for cut, whose, own in placed if whose == name}
+            known = {
+                own: self._at_partner(self._known[cut], name)
+                for cut, whose, own in placed
+                if whose == name
+            }
             held = len(self._left[name].asked) if name in self._left else table.stored
             few = WORTH_ASKING_LESS * held
             # A cut spares a bin at most, missing cells one of each column: too few need no count.
             if not held or table.stored - len(known) - len(table.layouts) > few:
                 continue
             if len(LeftToAsk.of(table, known).asked) <= few:
-                self._left[name] = LeftToAsk.of(table, known, aligned)
+                self._left[name] = LeftToAsk.of(table, known, len(self._met[name]))
                 requests[name] = self.seal(list(known), to=name, kind="control")
         return requests
 
     def summed(self, sums: np.ndarray, other: str) -> None:
         if other in self._left:
-            sums = self._left[other].complete(sums, self.numbers)
+            sums = self._left[other].complete(sums, self.numbers_for(other))
         self._sums[other] = sums
         names = list(self._part().layouts)
         if len(self._sums) == len(names):
@@ -518,21 +563,19 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
     def take_sides(self, sealed: Sealed, sender: str) -> None:
         """Of the rows that a partner knows; all others go where its missing cells go."""
         packed = self.open(sealed, sender=sender, kind="side")
-        known = np.concatenate(
-            [np.full(end - at, is_known(name, sender)) for name, at, end in spans(self._segments)]
-        )
-        sides = np.unpackbits(packed, axis=1, count=int(known.sum())).astype(bool)
+        places = self._met[sender]
+        sides = np.unpackbits(packed, axis=1, count=len(places)).astype(bool)
         asked = [(cut, own) for cut, name, own in self._asked if name == sender]
         for (cut, own), told in zip(asked, sides, strict=True):
-            left = np.full(len(known), self._part().tables[sender].missing_left(own))
-            left[known] = told
+            left = np.full(len(self._rows_used), self._part().tables[sender].missing_left(own))
+            left[places[places >= 0]] = told[places >= 0]
             self._known[cut] = left
 
     @exposed(kind="count")
-    def split(self, aligned: int) -> int | None:
+    def split(self) -> int | None:
         """Send the rows down; tells how many columns of numbers must be summed over the partners'
         bins for the next level, of which the first ones are loaded. None: no node is open."""
-        return self._plan_level(aligned) if self.boosting.split() else None
+        return self._plan_level() if self.boosting.split() else None
 
     @exposed(kind="count")
     def finish_tree(self) -> int:
@@ -590,9 +633,10 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
             cut: here.goes_left(cut - first, codes) for cut in part.used() if cut >= first
         }
         asked = [cut for cut in part.used() if cut < first]
-        names = [name for name in partners if any(is_known(each, name) for each, _ in segments)]
+        known_to = {name: np.flatnonzero(presence(name, segments)) for name in partners}
+        self._met = {name: places for name, places in known_to.items() if len(places)}
         for cut, name, own in self._placed(asked):
-            if name not in names:
+            if name not in self._met:
                 self._known[cut] = np.full(len(known), part.tables[name].missing_left(own))
         return self._requests([cut for cut in asked if cut not in self._known])
 
@@ -679,7 +723,7 @@ class _Pair:
     at_b: Any
 
     def scoped(self, name: str, length: int) -> Federation:
-        """Products run over the aligned rows, which have a scope already."""
+        """Products run over the rows aligned between the two, which have a scope already."""
         return self.fed
 
 
@@ -696,6 +740,10 @@ class _Checkpoint:
     stage: int = 0
     grown: int = 0
     number: int = 0
+
+
+def _aligned(fed: Federation) -> int:
+    return fed.alignment.aligned
 
 
 class TreeEnsemble(Judged):
@@ -723,11 +771,18 @@ class TreeEnsemble(Judged):
 
     @contextmanager
     def workers(
-        self, fed: Federation, asked: list[str] | None = None
+        self,
+        fed: Federation,
+        asked: list[str] | None = None,
+        met: Mapping[str, Federation] | None = None,
     ) -> Iterator[tuple[WorkerGroup, Any]]:
-        """At partners that are there (by default all), and at the label party, whom they meet."""
+        """At partners that are there (by default all), and at the label party, whom they meet.
+
+        met: the federations in which partners' rows are aligned with the label party's.
+        """
         names = [name for name in (self.passive if asked is None else asked) if name in fed.names]
-        started = [fed.workers(PassiveTrees, parties=names, model=self.model)]
+        where = Each({name: met[name].scope if met else "" for name in names})
+        started = [fed.workers(PassiveTrees, parties=names, model=self.model, met=where)]
         try:
             started.append(fed.workers(ActiveTrees, parties=[self.label_party], model=self.model))
             passive, active = started[0], started[1][self.label_party]
@@ -751,13 +806,13 @@ class TreeEnsemble(Judged):
     ) -> TreeEnsemble:
         """Grow trees on these rows; with `resume` from the last checkpoint in the folder on."""
         how, self.folder = self.config, None if checkpoint is None else Path(checkpoint)
-        with self.workers(self.fed) as (passive, active):
+        met = self._met_by()
+        with self.workers(self.fed, met=met) as (passive, active):
             if how.label_dp is not None:
                 kept = None if self.folder is None else str(self.folder)
                 account = active.tell_labels(float(how.label_dp), how.task, kept)
                 self.privacy = account_of({self.label_party: account})
-            told = {name: passive[name].create(how.bins) for name in self.passive}
-            layouts = {name: each["layouts"] for name, each in told.items()}
+            layouts = {name: passive[name].create(how.bins) for name in self.passive}
             settings = {
                 "task": how.task,
                 "bins": how.bins,
@@ -770,14 +825,13 @@ class TreeEnsemble(Judged):
                 self.privacy = account_of({self.label_party: about["label_dp"]})
                 warn_of_noise(self.privacy)
             self._stored = {name: CutTable(each).stored for name, each in layouts.items()}
-            passive.attach(segments, True)
-            least = max((int(each["least"]) for each in told.values()), default=1)
-            mark = self._mark(segments, layouts)
+            passive.train()
+            mark = self._mark(segments, layouts, met)
             self._at = self._found(mark) if resume else _Checkpoint(mark, trees=how.trees)
             shares = [how.validation, 0.0] if how.validation and how.refit else [how.validation]
             for stage in range(self._at.stage, len(shares)):
                 self._at.stage = stage
-                count = self._grow(passive, active, segments, least, shares[stage], progress)
+                count = self._grow(passive, active, segments, met, shares[stage], progress)
                 if stage + 1 < len(shares):
                     longer = max(1, round(count / (1 - how.validation)))
                     self._at.trees, self._at.grown = min(how.trees, longer), 0
@@ -796,7 +850,7 @@ class TreeEnsemble(Judged):
         passive: WorkerGroup,
         active: Any,
         segments: Segments,
-        least: int,
+        met: Mapping[str, Federation],
         validation: float,
         progress: Progress | None,
     ) -> int:
@@ -805,26 +859,27 @@ class TreeEnsemble(Judged):
         names = ("depth", "learning_rate", "l2", "min_leaf")
         growth = {name: getattr(how, name) for name in names}
         settings = BoostSettings(at.trees, validation, how.patience, None, at.trees, how.seed)
-        active.begin(list(segments), growth, asdict(settings), least)
+        least = max(passive.least().values(), default=1)
+        scopes = {name: view.scope for name, view in met.items()}
+        active.begin(list(segments), growth, asdict(settings), least, scopes)
         if at.grown:
             active.load_checkpoint(str(self.folder), at.number)
-        aligned = int(str(segments[0][1])) if self.passive else 0
         kind = DealerHistograms if how.mode == "dealer" else SessionHistograms
         histograms: dict[str, DealerHistograms | SessionHistograms] = {}
         for tree in range(at.grown, at.trees):
-            for name, request in active.leave_out(aligned).items() if self.passive else ():
+            for name, request in active.leave_out().items() if self.passive else ():
                 self._stored[name] = passive[name].leave_out(self.label_party, request)
                 if name in histograms:
                     self._numbers[name] = histograms.pop(name).close()
             for name in self.passive:
                 if self._stored[name] and name not in histograms:
                     histograms[name] = kind(
-                        self._pair(passive[name], active, name),
-                        aligned,
+                        self._pair(passive[name], active, name, met[name]),
+                        _aligned(met[name]),
                         self._stored[name],
                         self._numbers.get(name, 0),
                     )
-            going = self._tree(tree, passive, active, aligned, histograms)
+            going = self._tree(tree, passive, active, histograms)
             if going and self.folder is not None and (tree + 1) % CHECKPOINT_EVERY == 0:
                 self._checkpoint(active, tree + 1)
             if progress is not None:
@@ -834,41 +889,63 @@ class TreeEnsemble(Judged):
         self._numbers |= {name: each.close() for name, each in histograms.items()}
         return int(active.keep_trees())
 
-    def _pair(self, partner: Any, active: Any, name: str) -> _Pair:
+    def _met_by(self) -> dict[str, Federation]:
+        """For each partner the federation in which the label party's rows are aligned with it.
+
+        Of several partners each may know rows that others do not: where the two have aligned their
+        tables as two (``align(fed.only(a, b))``), all that they share are used. Fewer rows more
+        than the partner's `min_rows` could be told from the rows known to all, which it is asked
+        about elsewhere.
+        """
+        pairs = {name: self.fed.only(self.label_party, name) for name in self.passive}
+        known = [
+            name for name, pair in pairs.items() if pair.scope != self.fed.scope and pair.is_aligned
+        ]
+        if known:
+            with self.fed.workers(PassiveTrees, parties=known, model=self.model) as asked:
+                least = asked.least()
+            known = [
+                name for name in known if _aligned(pairs[name]) - _aligned(self.fed) >= least[name]
+            ]
+        return {name: pairs[name] if name in known else self.fed for name in pairs}
+
+    def _pair(self, partner: Any, active: Any, name: str, view: Federation) -> _Pair:
         mode = self.config.mode
-        return _Pair(name, self.label_party, self.model, mode, self.fed, partner, active)
+        return _Pair(name, self.label_party, self.model, mode, view, partner, active)
 
     def _tree(
         self,
         tree: int,
         passive: WorkerGroup,
         active: Any,
-        aligned: int,
         histograms: Mapping[str, Any],
     ) -> int:
         """Grow one of each output; how many outputs go on."""
         if not self.passive:
             return int(active.grow_tree(tree))
-        wanted = active.start_tree(tree, aligned)
+        wanted = active.start_tree(tree)
         while wanted is not None:
             for start in range(0, wanted, BATCH):
                 stop = min(wanted, start + BATCH)
                 if start:
-                    active.load_numbers(start, stop, aligned)
+                    active.load_numbers(start, stop)
                 for each in histograms.values():
                     each.sums(stop - start)
             requests = active.choose()
             while requests:
                 self._exchange(passive, active, requests)
                 requests = active.choose(True)
-            wanted = active.split(aligned)
+            wanted = active.split()
         return int(active.finish_tree())
 
     # ------------------------------------------------------------------ checkpoints
 
-    def _mark(self, segments: Segments, layouts: Mapping[str, Any]) -> str:
+    def _mark(
+        self, segments: Segments, layouts: Mapping[str, Any], met: Mapping[str, Federation]
+    ) -> str:
         """Changes when a checkpoint would not continue the same training."""
-        facts = [self.config.get_params(), self.parties, segments, layouts]
+        known = {name: _aligned(view) for name, view in met.items()}
+        facts = [self.config.get_params(), self.parties, segments, layouts, known]
         text = json.dumps(facts, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -908,7 +985,7 @@ class TreeEnsemble(Judged):
             names = [name for name in self.passive if name in fed.names]
             requests = active.attach(list(segments), names)
             for name in requests:
-                passive[name].attach(list(segments), False)
+                passive[name].attach(list(segments))
             self._exchange(passive, active, requests)
             active.run()
             yield active
