@@ -126,7 +126,8 @@ def test_whom_two_of_three_know_is_joined_not_guessed(torn, pairs):
     known = torn.bank.iloc[:120]
     shop = pd.DataFrame({"customer": known["customer"], "basket": known["income"] + 0.1})
     shop.to_csv(torn.folder / "shop.csv", index=False)
-    text = COMPLETE + f"pairs = {str(pairs).lower()}\nalso_unmended = false\n[align]\nminimum = 5\n"
+    align = f"[align]\nminimum = 5\npairs = {str(pairs).lower()}\n"
+    text = COMPLETE + "also_unmended = false\n" + align
     party = '[[party]]\nname = "shop"\ndata = "shop.csv"\nid = "customer"\n'
     torn.write(text + party, method='name = "vfl"\nepochs = 1')
     record = run(torn)

@@ -110,7 +110,7 @@ def look(
     shape = "horizontal" if config.horizontal else "vertical"
     with Federation(*parties, seed=config.run.all_seeds[0], device=config.run.device) as fed:
         if len(parties) > 1 and not config.horizontal:
-            how = config.align.model_dump(exclude_none=True)
+            how = config.align.how
             align(fed, progress=progress, **how)
             if 1 < len(config.labellers) < len(parties):
                 # They may know many more rows together than everybody does.

@@ -86,7 +86,7 @@ def mend(plan: Plan, steps: Steps) -> Found:
 
 def _align(plan: Plan, steps: Steps, found: Found) -> None:
     fed, kept, listener = steps.fed, steps.folder / ALIGN_FOLDER, steps.listener
-    views = {view.scope: view for view in (fed, found.base)}
+    views = {view.scope: view for view in (fed, found.base, *plan.pairs(found.base))}
     if not plan.leaves_out("evaluate"):
         views["test"] = fed.on("test")
     same = {"same_order": plan.align["mode"] == "same-order"}
@@ -138,7 +138,7 @@ def _complete(plan: Plan, steps: Steps, found: Found) -> None:
 
     def fit(_: str) -> dict[str, Any]:
         params = completion_params(how.params, base)
-        if how.pairs and len(base.names) > 2:
+        if plan.config.align.pairs and len(base.names) > 2:
             _align_pairs(plan, steps, base, params)
         steps.listener.stage(COMPLETING)
         with measured(base) as cost:
@@ -164,7 +164,7 @@ def _complete(plan: Plan, steps: Steps, found: Found) -> None:
             "name": how.name,
             "params": how.params,
             "seed": plan.seeds[0],
-            "pairs": how.pairs,
+            "pairs": plan.config.align.pairs,
             "align": plan.align,
             "export": export,
         },
@@ -203,7 +203,7 @@ def _align_pairs(plan: Plan, steps: Steps, fed: Federation, params: Mapping[str,
         pairs = [pair for pair in pairs if source in pair]
     for pair in pairs:
         view = fed.only(*pair)
-        if not restore_alignment(view, kept):
+        if not view.is_aligned and not restore_alignment(view, kept):
             align(view, progress=listener.progress, **plan.align)
             keep_alignment(view, kept)
 

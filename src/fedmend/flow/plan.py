@@ -24,6 +24,8 @@ from fedmend.methods.costs import Cost, Facts, cost_of_alignment
 from fedmend.methods.registry import ANNOTATED, METHODS, estimate, method_class, record_of
 from fedmend.report.record import COMPLETED
 
+BOOSTING = "boosting"
+
 
 @dataclass(frozen=True)
 class Method:
@@ -68,7 +70,7 @@ class Plan:
 
     @property
     def align(self) -> dict[str, Any]:
-        return self.config.align.model_dump(exclude_none=True)
+        return self.config.align.how
 
     def leaves_out(self, stage: str) -> bool:
         return stage in self.config.run.leave_out
@@ -97,6 +99,19 @@ class Plan:
         how = self.choose
         asked = how is not None and "label_party" in how.params
         return self.correct is not None or len(self.config.labellers) == 1 or asked
+
+    def pairs(self, fed: Federation) -> list[Federation]:
+        """Of more than two parties the label party and each other one, where trees may be grown."""
+        align, owners = self.config.align, fed.label_parties
+        if self.correct is not None and self.correct.to is not None:
+            owners = [self.correct.to]
+        grown = self.choose is not None or any(each.name == BOOSTING for each in self.methods)
+        if not grown or self.leaves_out("train") or len(owners) != 1 or len(fed.names) < 3:
+            return []
+        if not align.pairs or align.mode == "same-order":
+            return []
+        others = [name for name in fed.names if name not in owners and fed.roster[name]["features"]]
+        return [fed.only(*owners, name) for name in others]
 
     @property
     def methods(self) -> list[Method]:

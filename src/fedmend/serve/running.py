@@ -113,7 +113,7 @@ def _asked(
     """The model's answers on the rows of those present, kept by their workers."""
     if model.horizontal:
         return ask_horizontal(loaded, fed.only(*present), workers, model.title)
-    settings = config.align.model_dump(exclude_none=True) | {"minimum": 1} | align_with
+    settings = config.align.how | {"minimum": 1} | align_with
     groups = groups_of(fed, workers, present, settings)
     return ask_split(loaded, fed, workers, groups, model.title)
 

@@ -133,12 +133,23 @@ class PartySettings(_Settings):
 
 
 class AlignSettings(_Settings):
-    """``[align]``: how the parties find the rows they share."""
+    """``[align]``: how the parties find the rows they share.
+
+    pairs: with three parties and more, find what two of them share, too, where something is made
+    of it: trees learn from rows that some partners know, and a person whom two know is joined by a
+    completion and not guessed twice.
+    """
 
     mode: Literal["ecdh", "spu", "same-order"] = "ecdh"
     normalise: Literal["exact", "text", "number"] = "exact"
     order: Literal["auto", "secret", "seeded"] = "auto"
     minimum: int | None = Field(default=None, ge=1)
+    pairs: bool = True
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """As `fedmend.align` takes it."""
+        return self.model_dump(exclude_none=True, exclude={"pairs"})
 
 
 class MethodSettings(_WithParameters):
@@ -173,15 +184,13 @@ class CompleteSettings(_WithParameters):
     """``[complete]``: give rows that one party has the other parties' columns, before training.
 
     also_unmended: train the methods without the completed rows too, to compare. export: every
-    completing party writes its table into its folder. pairs: with three parties and more, align
-    every two first, so that a person whom two of them know is joined and not guessed twice.
+    completing party writes its table into its folder.
     """
 
     name: str = "fedpsg-pum"
     also_unmended: bool = True
     export: bool = False
     export_format: Literal["parquet", "csv"] = "parquet"
-    pairs: bool = True
 
 
 class CorrectSettings(_WithParameters):
