@@ -22,6 +22,7 @@ from fedmend.errors import (
     Refused,
     ResumeError,
     TooFewCommon,
+    TooFewRows,
     WireError,
 )
 
@@ -33,6 +34,7 @@ EXAMPLES: list[FedmendError] = [
     AlignmentError("no common ids. Mend: align(fed)"),
     Refused("telco", "rows do not leave", "ask for a sum"),
     TooFewCommon("telco", "the intersection has 3 rows", "find more"),
+    TooFewRows("telco", "a mean would rest on fewer than 5 of its rows", "ask about more"),
     WireError("cut off"),
     PartyFailed("bank", "Rank.sums", ValueError("nan")),
     PartyAbsent("bank", "it was killed", "Rank.sums"),

@@ -6,7 +6,8 @@
     ├── ConfigError          federation.toml or an option is wrong (holds *all* problems)
     ├── AlignmentError       no, or too few, common ids; alignment asked for before it was made
     ├── Refused              a party's policy does not allow this worker or kind of value
-    │   └── TooFewCommon     fewer common ids than a party takes part with
+    │   ├── TooFewCommon     fewer common ids than a party takes part with
+    │   └── TooFewRows       an answer would rest on fewer rows than a party's min_rows
     ├── WireError            bytes that are not a value we admit
     ├── PartyFailed          a worker raised at its party (names party, worker, method, cause)
     ├── PartyAbsent          a party or the server does not answer (killed, cut off, stalled)
@@ -38,6 +39,7 @@ __all__ = [
     "Refused",
     "ResumeError",
     "TooFewCommon",
+    "TooFewRows",
     "WireError",
 ]
 
@@ -145,6 +147,10 @@ class Refused(FedmendError):
 
 class TooFewCommon(Refused):
     """Fewer common ids than a party takes part with (`Policy.min_intersection`)."""
+
+
+class TooFewRows(Refused):
+    """An answer would rest on fewer rows than a party lets one rest on (`Policy.min_rows`)."""
 
 
 class WireError(FedmendError):

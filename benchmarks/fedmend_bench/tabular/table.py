@@ -39,6 +39,7 @@ from fedmend_bench.risa.methods import ANY_OVERLAP, Size, fit
 from fedmend_bench.risa.runs import start
 from fedmend_bench.tabular.page import shown, write_page
 from fedmend_bench.tabular.speed import speed
+from fedmend_bench.tabular.three import three
 
 NAME = "tabular"
 HELP = "auto, trees and networks beside boosting in the clear, on eight torn tables"
@@ -104,15 +105,21 @@ def run(
     """Measure what has no line yet, and show all that was asked for.
 
     part: "table"; "page", which measures nothing and shows every line of the folder (or of a
-    .jsonl file in its place); "speed", SecureBoost beside scikit-learn. methods: names, or the
+    .jsonl file in its place); "speed", SecureBoost beside scikit-learn; "three", two partners, each
+    of whom knows people of its own (overlap: the share that one knows). methods: names, or the
     groups ours, baselines and clear. overlap: in percent. seeds: how many, or which. minutes: no
     cell is begun that would end later. page: a file whose tables, between two marks, are written
     anew.
     """
-    (part,) = chosen("part", part, ("table", "page", "speed"))
+    (part,) = chosen("part", part, ("table", "page", "speed", "three"))
     if part == "speed":
         table, bars = speed(quick)
         return BenchResult(NAME, table, bars)
+    if part == "three":
+        shares, wanted = [float(each) for each in listed(overlap)], numbered(seeds, FIRST_SEED)
+        names = ["breast-cancer"] if quick else _sets(sets)
+        how = {"folder": folder, "processes": processes, "minutes": minutes}
+        return BenchResult(NAME, three(names, shares, wanted, rows, test, **how))
     if part == "page":
         if folder is None:
             raise ConfigError("part=page shows lines that are there. Mend: -o folder=…")

@@ -33,7 +33,7 @@ import pandas as pd
 
 from fedmend._json import reading
 from fedmend.data.table import Table
-from fedmend.errors import DataError, Refused
+from fedmend.errors import DataError, Refused, TooFewRows
 
 _IN_SPAN = 1e-9
 """Share of a set's squared length below which what is new in it is rounding."""
@@ -158,7 +158,7 @@ class RowAccount:
                 "another run",
             )
         if len(found) < self.least:
-            raise Refused(
+            raise TooFewRows(
                 self.party,
                 f"{call} would rest on fewer than {self.least} of its rows",
                 f"ask about more rows, or lower min_rows in the policy of {self.party!r}",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmend.errors import ConfigError, FedmendWarning, Refused
+from fedmend.errors import ConfigError, FedmendWarning, Refused, TooFewRows
 from fedmend.federation import Federation
 from fedmend.flow.choosing import Contest, candidates_of
 from fedmend.flow.config.settings import AUTO
@@ -28,7 +28,6 @@ CHOICE_FILE = "stages/choose/choice.json"
 MODEL_FOLDER = "model"
 SEEDS_FOLDER = "seeds"
 REVIEW_FOLDER = "labels"
-TOO_FEW = "would rest on fewer than"  # how a party refuses what too few of its rows answer
 OF_NETWORKS = ("train", "length", "refit")  # the parts of a training that go by epochs or rounds
 
 
@@ -69,10 +68,8 @@ def learn(plan: Plan, steps: Steps, found: Found) -> tuple[list[MethodRun], Refe
             if evaluated and reference is not None:
                 try:
                     result = training.evaluate(entry, reference, found.test)
-                except Refused as refused:
+                except TooFewRows as refused:
                     # No reason to lose the model; what is not done is asked again by --resume.
-                    if TOO_FEW not in str(refused):
-                        raise
                     found.notes.append(_unscored(training.title, refused))
                     warnings.warn(found.notes[-1], FedmendWarning, stacklevel=2)
             run = training.run(trained, result)
@@ -131,7 +128,7 @@ def _choose(plan: Plan, steps: Steps, found: Found, reference: Reference) -> Met
     )
 
 
-def _unscored(title: str, refused: Refused) -> str:
+def _unscored(title: str, refused: TooFewRows) -> str:
     """Why a method has no scores, and what gives it some."""
     why = str(refused).partition(". Mend: ")[0]
     return (
