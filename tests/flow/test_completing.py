@@ -18,6 +18,7 @@ from fedmend.split.labels import cell_confidence, keep_confidence
 from .conftest import COMPLETE as ONLY_COMPLETED
 
 COMPLETE = ONLY_COMPLETED.replace("also_unmended = false\n", "")
+PAIRS = ("train@bank+shop", "train@bank+telco")
 TWO = 'name = "local"\nepochs = 2\n[[method]]\nname = "vfl"\nepochs = 2\npatience = 2'
 
 
@@ -176,3 +177,26 @@ def test_the_published_method_from_a_file_on_a_table_with_missing_cells(workshop
     (pair,) = Mending.from_dict(record.mending).pairs
     assert [(each.name, each.group) for each in pair.columns] == [("calls", "strong")]
     assert pair.columns[0].predicted + pair.columns[0].filled == pair.rows
+
+
+def test_trees_hear_whom_each_partner_knows(torn):
+    """What two of three share is found by a run, kept for its resumption, and can be left out."""
+    people = torn.bank.iloc[60:]
+    shop = pd.DataFrame({"customer": people["customer"], "basket": people["income"] + 0.1})
+    shop.iloc[20:].to_csv(torn.folder / "shop.csv", index=False)
+    party = '[[party]]\nname = "shop"\ndata = "shop.csv"\nid = "customer"\n'
+    trees = 'name = "boosting"\ntrees = 5\nvalidation = 0.0'
+
+    def bins_of_telco(pairs, **options):
+        """Bytes of its masked bins, which are as many as the rows it takes part with."""
+        torn.write(f"[align]\nminimum = 1\npairs = {pairs}\n" + party, method=trees)
+        run(torn, **options)
+        kept = {path.stem for path in torn.run.glob("stages/align/bank/*")}
+        assert kept == {"train", "test"} | ({*PAIRS} if pairs == "true" else set())
+        return max(
+            line.bytes
+            for line in read_ledger(torn.run / "ledger.jsonl")
+            if line.sender == "telco" and line.call == "PassiveTrees.mask_bins"
+        )
+
+    assert bins_of_telco("true") > 1.1 * bins_of_telco("false", force=True)
