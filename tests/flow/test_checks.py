@@ -327,6 +327,7 @@ def test_what_the_file_itself_asks_for_is_foretold(workshop):
         "start and report",
         "alignment",
         "SecureBoost",
+        "LocalTrees",
     ]
     assert whole.startswith("All of it: about ") and "SFHTL takes, which was not measured" in whole
 

@@ -270,3 +270,24 @@ def test_small_tables_train_on_one_thread(workshop, monkeypatch):
         assert ("Training", 1, 1) in seen and ("Writing", 2, 2) in seen
     finally:
         torch.set_num_threads(before)
+
+
+def test_beside_the_scores_stands_what_the_label_party_has_alone(workshop):
+    """Of methods that ask partners, where no policy forbids it and trees are not there already."""
+    workshop.write(method='name = "vfl"\nepochs = 1')
+    record = run(workshop)
+    own = record.alone["scores"]["auc"]
+    assert record.alone["party"] == "bank" and [each.title for each in record.methods] == ["VFL"]
+    (said,) = [each for each in record.cautions() if each.startswith("bank alone")]
+    assert "by boosted trees of its own columns (LocalTrees), has AUC" in said
+    assert ("partners do not pay" in said) == (record.methods[0].scores["auc"] <= own)
+    again = run(workshop, resume=True)
+    assert again.alone == record.alone
+    for method, policy in (
+        ('name = "vfl"\nepochs = 1', '[party.policy]\nmethods = ["vfl"]\n'),
+        ('name = "local"\nepochs = 1', ""),
+        ('name = "vfl"\nepochs = 1\n[[method]]\nname = "local-trees"', ""),
+    ):
+        workshop.write(method=method)
+        workshop.edit(('id = "customer"\n\n[[method]]', f'id = "customer"\n{policy}\n[[method]]'))
+        assert run(workshop, force=True).alone is None

@@ -75,7 +75,7 @@ class TerminalListener(Listener):
             self.console.print(f"  {mended.words}")
         elif what == "correction":
             self.console.print(f"  {escape(value['says'])}")
-        else:
+        elif what == "choice":
             bullets(self.console, value["why"])
 
     def done(self, entry: StageEntry) -> None:

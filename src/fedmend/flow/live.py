@@ -34,7 +34,7 @@ class Listener:
         """A part of a stage is done: rows of an alignment, epochs of a training."""
 
     def found(self, what: str, value: dict[str, Any]) -> None:
-        """The record's overview, mending, correction or choice is there."""
+        """The record's overview, mending, correction, choice or scores alone are there."""
 
     def done(self, entry: StageEntry) -> None:
         """A stage is done, or taken up from before."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from fedmend.methods.costs import Cost, Facts, cost_of_alignment
 from fedmend.methods.registry import ANNOTATED, METHODS, estimate, method_class, record_of
 from fedmend.report.record import COMPLETED
 
-BOOSTING = "boosting"
+BOOSTING, ALONE = "boosting", "local-trees"
 
 
 @dataclass(frozen=True)
@@ -102,22 +102,48 @@ class Plan:
 
     def pairs(self, fed: Federation) -> list[Federation]:
         """Of more than two parties the label party and each other one, where trees may be grown."""
-        align, owners = self.config.align, fed.label_parties
+        owners = fed.label_parties
         if self.correct is not None and self.correct.to is not None:
             owners = [self.correct.to]
+        features = {name: facts["features"] for name, facts in fed.roster.items()}
+        return [fed.only(*owners, name) for name in self._paired(owners, features)]
+
+    def _paired(self, owners: Sequence[str], features: Mapping[str, int]) -> list[str]:
+        """The parties with which the label party is aligned as with one; features: of each."""
+        align = self.config.align
         grown = self.choose is not None or any(each.name == BOOSTING for each in self.methods)
-        if not grown or self.leaves_out("train") or len(owners) != 1 or len(fed.names) < 3:
+        if not grown or self.leaves_out("train") or len(owners) != 1 or len(features) < 3:
             return []
         if not align.pairs or align.mode == "same-order":
             return []
-        others = [name for name in fed.names if name not in owners and fed.roster[name]["features"]]
-        return [fed.only(*owners, name) for name in others]
+        return [name for name, count in features.items() if count and name not in owners]
 
     @property
     def methods(self) -> list[Method]:
         """What the file names."""
         named = [each for each in self.config.method if each.name != AUTO]
         return [Method(each.name, each.shown_as, each.params) for each in named]
+
+    @property
+    def alone(self) -> Method | None:
+        """Trees at the label party, told of beside methods that ask partners; no model is kept.
+
+        Over machines parties agree to the methods that a file names, and to no other.
+        """
+        config, names = self.config, {each.name for each in self.methods}
+        policies = [party.policy.methods for party in config.party]
+        if self.engine != "local" or config.horizontal or len(config.labellers) != 1:
+            return None
+        if ALONE in names or self.choose is not None or self.correct is not None:
+            return None
+        if self.leaves_out("train") or self.leaves_out("evaluate"):
+            return None
+        if not any(METHODS[name].partners for name in names):
+            return None
+        if any(methods is not None and ALONE not in methods for methods in policies):
+            return None
+        told = {} if config.task is None else {"task": config.task}
+        return Method(ALONE, METHODS[ALONE].shown, told)
 
     @property
     def trainings(self) -> list[Method]:
@@ -172,8 +198,10 @@ class Plan:
         if self.choose is not None:
             also = replace(self.auto, title=self.auto.title + COMPLETED, completed=True)
             trained = [self.auto, *([also] if complete is not None else []), *trained]
+        trained = [*trained, *([self.alone] if self.alone is not None else [])]
         found: dict[str, Cost | None] = {"start and report": Cost(3 + 0.7 * len(trained), 0)}
-        found |= {} if facts.aligned is None else {"alignment": cost_of_alignment(facts)}
+        if facts.aligned is not None:
+            found["alignment"] = sum(self._pairs_of(facts), cost_of_alignment(facts))
 
         def add(name: str, title: str, sizes: Facts, params: dict[str, Any]) -> None:
             before = found.get(title) or Cost(0.0, 0)
@@ -194,10 +222,17 @@ class Plan:
             add(each.name, each.title, sizes, each.params)
         return found
 
+    def _pairs_of(self, facts: Facts) -> list[Cost]:
+        """Of finding what the label party shares with each other one, where `pairs` are sought."""
+        names = self._paired(list(facts.labellers), facts.features)
+        rows = [{name: facts.rows[name] for name in (facts.owner, other)} for other in names]
+        return [cost_of_alignment(replace(facts, rows=each)) for each in rows]
+
     def named_methods(self) -> list[str]:
         """What the parties are asked to take part in, by the names that a run is bound to there."""
         horizontal, several_label = self.config.horizontal, len(self.config.labellers) > 1
         named = [method.name for method in self.trainings]
+        named += [self.alone.name] if self.alone is not None else []
         if self.choose is not None:
             how = {"horizontal": horizontal, "several": several_label and not self.one_label}
             task = self.config.task

@@ -75,7 +75,37 @@ def learn(plan: Plan, steps: Steps, found: Found) -> tuple[list[MethodRun], Refe
             run = training.run(trained, result)
             steps.listener.scored(run)
             runs.append(run)
+    if plan.alone is not None and reference is not None:
+        _alone(plan, steps, found, plan.alone, reference)
     return runs, reference
+
+
+def _alone(plan: Plan, steps: Steps, found: Found, method: Method, reference: Reference) -> None:
+    """What the label party has without any partner, by its own columns; no model is kept."""
+    (party,) = plan.config.labellers
+    facts = steps.fed.roster[party]
+    if facts["features"] <= facts["blocks"]:
+        return
+
+    def score(_: str) -> dict[str, Any]:
+        steps.listener.stage(f"Comparing with what {party} has alone")
+        estimator = make(method.name, method.params, plan.seeds[0]).fit(found.base)
+        try:
+            scores = measure(estimator, steps.fed.on("test"), reference)
+        except TooFewRows:
+            scores = {}
+        return {"party": party, "title": method.title, "scores": scores}
+
+    result, _ = steps.do(
+        "evaluate",
+        score,
+        stored="stages/evaluate/alone.json",
+        unit="alone",
+        title=method.title,
+        settings={"params": method.params, "seed": plan.seeds[0], "by": list(reference.parties)},
+        inputs=found.products[False, False] | found.test,
+    )
+    steps.found("alone", result)
 
 
 def _reference(fed: Federation, plan: Plan) -> Reference:

@@ -78,16 +78,8 @@ class Facts:
         return sum(self.rows.values())
 
     def blinded(self) -> float:
-        """Ids of all, those of the smallest party once more by every other; keys of all pairs.
-
-        Of more parties than two again with the label party by each that has columns, for trees.
-        """
-        rows, own = self.rows, self.rows[self.owner]
-        found = self.all_rows() + min(rows.values()) * (self.parties - 1) + 4 * self.parties**2
-        if self.parties > 2 and len(self.labellers) == 1:
-            some = [rows[name] for name in rows if name != self.owner and self.features.get(name)]
-            found += sum(own + each + min(own, each) for each in some)
-        return found
+        """Ids of all, those of the smallest party once more by every other; keys of all pairs."""
+        return self.all_rows() + min(self.rows.values()) * (self.parties - 1) + 4 * self.parties**2
 
     def batch(self, usual: int) -> float:
         """Rows of a step; below 1 a share of all."""

@@ -93,7 +93,8 @@ class RunRecord:
 
     tested: how many rows the scores are from, where that is known. set_aside: the share of all rows
     that these are, if they are no tables of their own. seen: by party, how many of its labelled
-    test rows are labelled training rows, too, and how many there are.
+    test rows are labelled training rows, too, and how many there are. alone: the scores of what the
+    label party has without partners, if no method is that.
     """
 
     title: str
@@ -105,6 +106,7 @@ class RunRecord:
     mending: dict[str, Any] | None = None
     correction: dict[str, Any] | None = None
     choice: dict[str, Any] | None = None
+    alone: dict[str, Any] | None = None
     recipe: str | None = None
     device: str = "cpu"
     seeds: list[int] = field(default_factory=lambda: [0])
@@ -159,6 +161,8 @@ class RunRecord:
             )
         if self.choice is None and (said := self.completing()):
             found.append(said)
+        if said := self.without_partners():
+            found.append(said)
         if self.set_aside and self.methods:
             found.append(
                 f"The models have not seen {self.set_aside:.0%} of the rows, which were set aside "
@@ -166,6 +170,21 @@ class RunRecord:
                 'once the scores are known, run.leave_out = ["evaluate"] and another folder'
             )
         return found
+
+    def without_partners(self) -> str:
+        """What the label party has alone beside the best method; empty where that is not known."""
+        best, own = self.best(), (self.alone or {"scores": {}})["scores"].get(self.metric)
+        if self.alone is None or best is None or own is None:
+            return ""
+        mean, sign = best.mean[self.metric], 1 if better_is_higher(self.metric) else -1
+        shown, mine, theirs = pretty(self.metric), score_text(own), score_text(mean)
+        said = (
+            f"{self.alone['party']} alone, by boosted trees of its own columns "
+            f"({self.alone['title']}), has {shown} {mine}, {best.title} {theirs}"
+        )
+        if sign * (mean - own) > 0:
+            return said
+        return f'{said}: partners do not pay here. Mend: method = "auto", which hears both'
 
     def completing(self) -> str:
         """Whether completed rows paid, as far as held-out rows tell; empty where none can.
