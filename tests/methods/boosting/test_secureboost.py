@@ -215,8 +215,40 @@ def test_a_partner_that_shares_few_rows_more_takes_part_with_those_all_know(
 
 
 def test_folds_hold_out_rows_of_every_two() -> None:
+    """What a partner knows besides is held out there, too, and can be predicted with it."""
     fed = three_torn(people())
-    assert number_folds(fed, "bank", 3, 0)
+    pairs = number_folds(fed, "bank", 3, 0, partners=[*TORN])
+    assert pairs is not None
+    train, held = fold(fed, 1, 3, 0, own="bank", pairs=pairs)
+    tables = {name: fed.engine.site(name).tables for name in fed.names}
+    everywhere: list[int] = []
+    for name in TORN:
+        trained, tested = (
+            [fed.engine.site(each).alignments[view.only("bank", name).scope].aligned for each in
+             ("bank", name)] for view in (train, held)
+        )  # fmt: skip
+        for dataset, aligned in (("train-fold1", trained), ("train-held1", tested)):
+            ids = [
+                tables[each][dataset].ids[rows]
+                for each, rows in zip(("bank", name), aligned, strict=True)
+            ]
+            np.testing.assert_array_equal(*ids)
+            everywhere += ids[0].tolist() if dataset == "train-held1" else []
+        assert len(tested[0]) == held.only("bank", name).alignment.aligned > 30
+        assert len(trained[0]) == train.only("bank", name).alignment.aligned
+    assert len(everywhere) == len(set(everywhere))
+    for own in tables.values():
+        assert not set(own["train-fold1"].ids) & set(own["train-held1"].ids)
+    model = fm.SecureBoost(**SMALL).fit(train)
+    pair = held.only("bank", "shop")
+    assert model.predict_proba(pair).shape == (pair.alignment.aligned, 2)
+    forget(train, held)
+    assert not [scope for scope in fed.engine.site("bank").alignments if "fold1" in scope]
+
+
+def test_a_fold_without_rows_of_two_trains_on_those_the_label_party_keeps() -> None:
+    fed = three_torn(people())
+    assert number_folds(fed, "bank", 3, 0) == {}
     train, _ = fold(fed, 1, 3, 0, own="bank")
     for name in TORN:
         pair = train.only("bank", name)

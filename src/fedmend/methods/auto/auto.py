@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -35,7 +36,7 @@ from fedmend.methods.auto.worker import ALONE, SHARED, BlendWorker
 from fedmend.methods.network import LabelledEstimator
 from fedmend.methods.registry import METHODS, contestants, make
 from fedmend.methods.threads import on_few_threads
-from fedmend.split.features import ALIGNED, ALL, Segments, is_known
+from fedmend.split.features import ALIGNED, ALL, Segments, among, is_known
 from fedmend.split.parts import read_json, write_json
 from fedmend.split.training import Judged, Progress
 
@@ -191,6 +192,7 @@ class _Contest:
     folder: Path | None
     candidates: list[Candidate] = field(default_factory=list)
     seconds: float = 0.0
+    pairs: dict[str, np.ndarray] = field(default_factory=dict)
 
     def run(self, resume: bool) -> int:
         """Try them; how many folds were used."""
@@ -206,7 +208,9 @@ class _Contest:
         real = counts.aligned - counts.completed
         # Nothing can be said of a row of whom nobody knows more than the label.
         alone = counts.unaligned[party] if self.fed.roster[party]["features"] else 0
-        folds, held = self._numbered(party, least, real, alone)
+        more = {name: each for name, each in self._more(party).items() if each >= 2 * least}
+        alone = max(0, alone - sum(more.values()))
+        folds, held = self._numbered(party, least, real, alone, more)
         done = self._resumed(folds) if resume else 0
         for number in range(done, folds):
             began = time.perf_counter()
@@ -217,10 +221,22 @@ class _Contest:
                 return number + 1
         return folds
 
+    def _more(self, party: str) -> dict[str, int]:
+        """Of more than one partner, how many rows each knows that not all know, where it was
+        asked: the two are aligned as two."""
+        pairs = {name: self.fed.only(party, name) for name in self.fed.names if name != party}
+        return {
+            name: pair.alignment.aligned - self.fed.alignment.aligned
+            for name, pair in pairs.items()
+            if pair.scope != self.fed.scope and pair.is_aligned
+        }
+
     def _numbered(
-        self, party: str, least: int, real: int, alone: int
+        self, party: str, least: int, real: int, alone: int, more: Mapping[str, int]
     ) -> tuple[int, tuple[bool, bool]]:
         """How many folds there are, and whether of rows known to all, and of those of one party.
+
+        more: by partner how many it knows besides, of which there are folds, too.
 
         A fold's labelled rows of a kind could be told from those of the others: they must be
         enough, or all of that kind are trained on in every fold.
@@ -228,10 +244,13 @@ class _Contest:
         kinds = real >= 2 * least, alone >= 2 * least
         for held in dict.fromkeys([kinds, (False, kinds[1]), (kinds[0], False)]):
             rows = [each // least for each, here in zip((real, alone), held, strict=True) if here]
+            rows += [each // least for each in more.values()]
             # By the federation's seed: with folds of its own, each of several trainings would ask
             # about other rows, and all of them together about few.
             for folds in range(min([self.how.folds, *rows]) if rows else 0, 1, -1):
-                if number_folds(self.fed, party, folds, self.fed.seed, *held, least):
+                found = number_folds(self.fed, party, folds, self.fed.seed, *held, least, [*more])
+                if found is not None:
+                    self.pairs = found
                     return folds, held
         raise ConfigError(
             f"{real} rows known to all parties are too few to compare methods by, or too few of "
@@ -247,16 +266,19 @@ class _Contest:
     def _one(self, number: int, folds: int, party: str, shared: bool, alone: bool) -> None:
         """Train every candidate on one fold; what it says of the held-out rows stays there."""
         seed, own = self.fed.seed, party if alone else None
-        train, held = fold(self.fed, number, folds, seed, own=own, shared=shared)
+        one = partial(fold, number=number, folds=folds, seed=seed, own=own, shared=shared)
+        train, held = one(self.fed, pairs=self.pairs)
+        pairs = [held.only(*scope.partition("@")[2].split("+")) for scope in self.pairs]
         made = [train, held]
         views = {False: train}
         if self.completed is not None:
-            views[True], spare = fold(self.completed, number, folds, seed, own=own, shared=shared)
+            views[True], spare = one(self.completed)
             made += [views[True], spare]
         counts, rows = held.alignment, train.alignment
         segments = [[ALIGNED, counts.aligned], [party, counts.unaligned[party]]]
         labelled = rows.aligned + rows.unaligned[party]
         names: dict[str, str] = {}
+        met: dict[str, dict[str, str]] = {pair.scope: {} for pair in pairs}
         for at, candidate in enumerate(self.candidates):
             if candidate.skipped:
                 continue
@@ -270,6 +292,10 @@ class _Contest:
                 estimator.fit(views[candidate.completed])
                 estimator.network_.leave_outputs(held, segments, name)
                 candidate.lengths.append(worth * estimator.network_.best_epoch)
+                for pair in pairs if estimator.network_.passive else ():
+                    some = [[among(pair.names), pair.alignment.aligned]]
+                    estimator.network_.leave_outputs(pair, some, f"{name}:{pair.scope}")
+                    met[pair.scope][candidate.slug] = f"{name}:{pair.scope}"
                 names[candidate.slug] = name
             if self.progress is not None and not candidate.skipped:
                 total = folds * len(self.candidates)
@@ -277,7 +303,7 @@ class _Contest:
                 self.progress(f"fold {number + 1}", done, total, {})
         self.able()
         with self._worker(held) as worker:
-            worker.collect(names, number, counts.aligned)
+            worker.collect(names, number, counts.aligned, met)
         forget(*made[:2])
         if len(made) > 2:
             forget(*made[2:])
@@ -329,7 +355,8 @@ class _Contest:
         """Changes when the folds that were done are not of this choice."""
         slugs, counts = [each.slug for each in self.candidates], self.fed.alignment
         mine = {**self.how.get_params(), "budget": None}  # more time is no other choice
-        rows = counts.aligned, sorted(counts.unaligned.items())
+        more = self._more(self.network.label_party)
+        rows = counts.aligned, sorted(counts.unaligned.items()), sorted(more.items())
         return repr((FOLDS_FORM, slugs, folds, mine, *rows))
 
 

@@ -1,7 +1,9 @@
 """Folds of a federation: rows to train on, and rows held out, at every party alike.
 
 Folds are drawn over the common order of the aligned rows, which says nothing about anybody, so
-that all parties can be told which rows to hold out. Of the rows that only the label party has, it
+that all parties can be told which rows to hold out. Of several partners each may know rows that
+the others do not: where it and the label party are aligned as two, the label party draws folds of
+these without a look at their labels, and tells it. Of the rows that only the label party has, it
 holds out a share of each class itself. A held-out row is in no training table of its fold, be it as
 a row of one party or as a completed one. In a horizontal federation every party holds out rows of
 its own, a share of each class.
@@ -18,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedmend.federation import Alignment, AlignmentCounts, Federation, Worker, exposed
+from fedmend.federation import Alignment, AlignmentCounts, Each, Federation, Worker, exposed
 from fedmend.federation.bound import declare
 from fedmend.federation.rows import Asked
 from fedmend.split.features import folds_of, note_folds
@@ -35,23 +37,34 @@ class FoldWorker(Worker):
     """Makes two further tables of a party's table: rows to train on, and rows held out."""
 
     @exposed(kind="control")
-    def number(self, aligned: np.ndarray, folds: int, alone: bool, least: int = 0) -> bool:
-        """Note the folds of aligned rows, by their places, and (alone) of those only it has.
+    def number(
+        self, aligned: np.ndarray, folds: int, alone: bool, pairs: list[str], least: int = 0
+    ) -> bool:
+        """Note the folds of aligned rows, by their places, of those known to one of these pairs
+        (their scopes), and (alone) of those only it has.
 
         Each class has its share in each fold. What is noted of an id holds for all its tables.
         Nothing is noted where a fold would have too few labelled rows, which is what is told.
         """
-        table, own = self.table, self.alignment.unaligned if alone else np.zeros(0, np.int64)
+        table, own = self.table, self.alignment.unaligned
+        met = np.zeros(0, np.int64)
+        met_folds = np.zeros(0, np.int64)
+        for pair in pairs:
+            both = np.setdiff1d(np.intersect1d(self.site.alignments[pair].aligned, own), met)
+            both = both[np.argsort(self.site.draws_of(table.ids[both]), kind="stable")]
+            met = np.concatenate([met, both])
+            met_folds = np.concatenate([met_folds, np.arange(len(both)) % folds])
+        own = np.setdiff1d(own, met) if alone else np.zeros(0, np.int64)
         order = own[np.argsort(self.site.draws_of(table.ids[own]), kind="stable")]
         if table.label is not None:
             codes = pd.factorize(table.y.iloc[order])[0]
             if len(np.unique(codes)) <= len(codes) // folds:  # classes, not numbers
                 order = order[np.argsort(codes, kind="stable")]
-        places = np.concatenate([self.alignment.aligned[: len(aligned)], order])
-        numbers = np.concatenate([aligned, np.arange(len(order)) % folds])
+        places = np.concatenate([self.alignment.aligned[: len(aligned)], met, order])
+        numbers = np.concatenate([aligned, met_folds, np.arange(len(order)) % folds])
         if table.label is not None and least:
             labelled = table.y.notna().to_numpy()[places]
-            shared = np.arange(len(places)) < len(aligned)
+            shared = np.arange(len(places)) < len(aligned) + len(met)
             for kind in (labelled & shared, labelled & ~shared):
                 # Fewer than that of a kind in all are judged with the others.
                 found = np.bincount(numbers[kind], minlength=folds)
@@ -63,20 +76,31 @@ class FoldWorker(Worker):
         return True
 
     @exposed(kind="control")
+    def pair_folds(self, pair: str) -> np.ndarray:
+        """The folds of the rows known to a pair, in their order."""
+        return folds_of(self.site, self.table.ids[self.site.alignments[pair].aligned])
+
+    @exposed(kind="control")
     def completed_in(self, number: int, real: int) -> np.ndarray:
         """The places of completed rows, which come after the real ones, that are in a fold."""
         ids = self.table.ids[self.alignment.aligned[real:]]
         return real + np.flatnonzero(folds_of(self.site, ids) == number)
 
     @exposed(kind="count")
-    def split(self, train: str, held: str, rows: np.ndarray, number: int) -> dict[str, int]:
+    def split(
+        self, train: str, held: str, rows: np.ndarray, number: int, pairs: dict[str, np.ndarray]
+    ) -> dict[str, int]:
         """Hold out these rows, by their places in the common order, and own ones of the fold.
 
-        train, held: names of the further tables, aligned among the parties of this scope.
+        train, held: names of the further tables, aligned among the parties of this scope. pairs:
+        folds of the rows that the label party and this one know, by the scope of the two.
         """
         own, table = self.alignment, self.table
         out = own.aligned[rows]
-        alone = own.unaligned[folds_of(self.site, table.ids[own.unaligned]) == number]
+        here = folds_of(self.site, table.ids[own.unaligned]) == number
+        for pair, numbers in pairs.items():
+            here |= np.isin(own.unaligned, self.site.alignments[pair].aligned[numbers == number])
+        alone = own.unaligned[here]
         held_out = np.concatenate([out, alone])
         self._make(
             held, held_out, Alignment(np.arange(len(out)), np.arange(len(out), len(held_out)))
@@ -91,15 +115,31 @@ class FoldWorker(Worker):
         return {name: len(each) for name, each in counts.items()}
 
     @exposed(kind="control")
-    def follow(self, pair: str, train: str, rows: np.ndarray) -> None:
-        """Let the rows known to two of the parties, whose scope is `pair`, be aligned in a table
-        that `split` has made, less the rows it holds out at all; -1 for own ones it holds out."""
-        both = self.site.alignments[pair].aligned
-        both = both[~np.isin(both, self.alignment.aligned[rows])]
-        place = pd.Index(self.site.tables[train].ids).get_indexer(self.table.ids[both])
+    def follow(
+        self,
+        pair: str,
+        train: str,
+        held: str,
+        rows: np.ndarray,
+        numbers: np.ndarray | None,
+        number: int,
+    ) -> list[int]:
+        """Align what `split` has made between two of the parties, too; tells how many rows.
+
+        numbers: the folds of the rows of the two, whose scope is `pair`; without them -1 stands for
+        a row that one of the two holds out alone.
+        """
+        both, own = self.site.alignments[pair].aligned, self.alignment
+        out = np.isin(both, own.aligned[rows])
+        met = np.zeros(len(both), bool)
+        if numbers is not None:
+            met = (numbers == number) & ~np.isin(both, own.aligned)
         at, members = pair.partition("@")[1:]
-        none = np.zeros(0, np.int64)
-        self.site.alignments[f"{train}{at}{members}"] = Alignment(place.astype(np.int64), none)
+        for name, here in ((train, ~out & ~met), (held, met)):
+            place = pd.Index(self.site.tables[name].ids).get_indexer(self.table.ids[both[here]])
+            found = Alignment(place.astype(np.int64), np.zeros(0, np.int64))
+            self.site.alignments[f"{name}{at}{members}"] = found
+        return [int((~out & ~met).sum()), int(met.sum())]
 
     def _make(self, name: str, rows: np.ndarray, alignment: Alignment) -> None:
         """A table of some of the rows, with all that is known of their labels and cells."""
@@ -159,12 +199,13 @@ def fold(
     horizontal: bool = False,
     own: str | None = None,
     shared: bool = True,
+    pairs: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[Federation, Federation]:
     """Fold `number` of a federation: to train on, and to test on.
 
     Of an aligned one only rows whose sides are all real are held out. own: a party that holds out
     rows that only it has, too (`number_folds` comes first). shared: whether rows known to all are
-    held out at all.
+    held out at all. pairs: by their scopes the folds of what two parties know (`number_folds`).
     """
     train, held = fed.on(f"{fed.dataset}-fold{number}"), fed.on(f"{fed.dataset}-held{number}")
     with fed.workers(FoldWorker) as group:
@@ -176,12 +217,23 @@ def fold(
         rows = np.flatnonzero(_drawn(real if shared else 0, folds, seed) == number)
         if own is not None and completed:
             rows = np.concatenate([rows, group[own].completed_in(number, real)])
-        counts = group.split(train.dataset, held.dataset, rows, number)
-        for pair in _pairs(fed):
+        two, met, made = _pairs(fed), pairs or {}, (train.dataset, held.dataset)
+        told = {
+            name: {
+                pair.scope: met[pair.scope]
+                for pair in two
+                if pair.scope in met and name in pair.names
+            }
+            for name in fed.names
+        }
+        counts = group.split(*made, rows, number, Each(told))
+        for pair in two:
             for name in pair.names:
-                group[name].follow(pair.scope, train.dataset, rows)
-            some = AlignmentCounts(pair.alignment.aligned - len(rows), dict.fromkeys(pair.names, 0))
-            pair.on(train.dataset).note_alignment(some)
+                numbers = met.get(pair.scope)
+                found = group[name].follow(pair.scope, *made, rows, numbers, number)
+            for view, count in zip((train, held), found, strict=True):
+                some = AlignmentCounts(count, dict.fromkeys(pair.names, 0))
+                pair.on(view.dataset).note_alignment(some)
     aligned = {each["aligned"] for each in counts.values()}
     assert len(aligned) == 1, "all parties hold out the same places of one order"
     unaligned = {party: each["unaligned"] for party, each in counts.items()}
@@ -209,15 +261,21 @@ def number_folds(
     shared: bool = True,
     alone: bool = True,
     least: int = 0,
-) -> bool:
+    partners: Sequence[str] = (),
+) -> dict[str, np.ndarray] | None:
     """Let a party know to which fold each of its rows belongs, before the first one is made.
 
-    shared, alone: of rows known to all, and of those that only it has. Told is whether each fold
-    has `least` labelled rows of either; otherwise nothing is noted.
+    shared, alone: of rows known to all, and of those that only it has; partners: and of those that
+    it and each of these know. Told are the folds of these, by the scopes of the two; None, and
+    nothing is noted, where a fold would not have `least` labelled rows of either kind.
     """
     real = fed.alignment.aligned - fed.alignment.completed if shared else 0
+    scopes = [fed.only(party, name).scope for name in partners]
     with fed.workers(FoldWorker, parties=[party]) as group:
-        return bool(group[party].number(_drawn(real, folds, seed), folds, alone, least))
+        at, drawn = group[party], _drawn(real, folds, seed)
+        if not at.number(drawn, folds, alone, scopes, least):
+            return None
+        return {scope: at.pair_folds(scope) for scope in scopes}
 
 
 def _drawn(rows: int, folds: int, seed: int) -> np.ndarray:

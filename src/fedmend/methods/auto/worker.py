@@ -105,25 +105,35 @@ class BlendWorker(AnsweringWorker):
     # ------------------------------------------------------------------ choosing
 
     @exposed(kind="control")
-    def collect(self, names: dict[str, str], fold: int, shared: int) -> None:
+    def collect(
+        self, names: dict[str, str], fold: int, shared: int, met: dict[str, dict[str, str]]
+    ) -> None:
         """Take what candidates said of the rows that this fold holds out: this scope's table.
 
         names: under which each candidate's outputs were left. shared: how many of the rows, the
-        first ones, partners know.
+        first ones, all partners know. met: by the scope in which one partner knows some more, the
+        names of what was said of these with its part; whoever needs no partner has none.
         """
         votes: Votes = self.site.state[self._votes_name]
         count = len(self.table)
+        kinds = (np.arange(count) >= shared).astype(int)
+        said = {candidate: self._taken(name) for candidate, name in names.items()}
+        for scope, more in met.items():
+            rows = self.site.alignments[scope].aligned
+            kinds[rows] = 0
+            for candidate in said.keys() & more.keys():
+                said[candidate][rows] = self._taken(more[candidate])
         votes.ids += self.table.ids.tolist()
         votes.fold += [fold] * count
-        votes.kind += [int(number >= shared) for number in range(count)]
-        for candidate, name in names.items():
-            votes.outputs.setdefault(candidate, []).append(self._taken(name))
+        votes.kind += kinds.tolist()
+        for candidate, outputs in said.items():
+            votes.outputs.setdefault(candidate, []).append(outputs)
 
     def _taken(self, name: str) -> np.ndarray:
         """Outputs left under a name, a column for each class that this model knows."""
         found, classes = take_outputs(self.site, name), self._labels().classes_
         if not classes or found.classes == list(classes):
-            return np.asarray(found.values, np.float64)
+            return np.array(found.values, np.float64)
         ordered = np.zeros((len(found.values), len(classes)))
         for number, value in enumerate(found.classes):
             ordered[:, list(classes).index(value)] = found.values[:, number]
