@@ -181,6 +181,48 @@ def test_saved_and_loaded_it_says_the_same(fitted, tmp_path) -> None:
     assert np.allclose(own[unknown], expected[unknown]), "rows that nobody else knows"
 
 
+@pytest.fixture(scope="module")
+def three() -> fm.Federation:
+    """Of 600 rows telco and shop know 250 each, 20 of them both; 250 test rows all know."""
+    frame, test = people(), range(600, 850)
+
+    def party(name: str, rows: range, columns: str, label: str | None = None) -> fm.Party:
+        names = [*columns, *([label] if label else [])]
+        train, tested = (
+            fm.Table(list(each), frame.iloc[list(each)][names], label=label)
+            for each in (rows, test)
+        )
+        return fm.Party(name, train, test=tested)
+
+    fed = fm.Federation(
+        party("bank", range(600), "abc", "y"),
+        party("telco", range(250), "d"),
+        party("shop", range(230, 480), "ef"),
+        seed=1,
+    )
+    fm.align(fed)
+    fm.align(fed.on("test"))
+    return fed
+
+
+def test_rows_that_one_of_several_partners_knows_are_judged_with_it(three, tmp_path) -> None:
+    """Where the two have aligned their tables: 20 rows known to all are too few to judge by."""
+    how = QUICK | {"candidates": ("local-trees", "boosting", "local-vfl")}
+    without = fm.Auto(**how).fit(three).evaluate(three.on("test"))["auc"]
+    for name in ("telco", "shop"):
+        fm.align(three.only("bank", name))
+    model = fm.Auto(**how).fit(three, checkpoint=tmp_path)
+    scores = model.choice_["candidates"]
+    rows = {kind: told["rows"] for kind, told in model.choice_["kinds"].items()}
+    assert rows == {"shared": 480, "alone": 120}
+    assert model.choice_["words"]["shared"] == "rows known to a partner"
+    trees, boosting, _ = (each["scores"]["shared"]["score"] for each in scores)
+    assert boosting > trees + 0.05
+    assert model.evaluate(three.on("test"))["auc"] > without + 0.05
+    again = fm.Auto(**how).fit(three, checkpoint=tmp_path, resume=True)
+    assert again.choice_["kinds"] == model.choice_["kinds"]
+
+
 def test_a_useless_partner_is_not_heard() -> None:
     frame = people(3)
     frame[["d", "e", "f"]] = np.random.default_rng(9).normal(size=(N, 3))

@@ -537,6 +537,8 @@ def _described(
 ) -> dict[str, Any]:
     """The choice as a record: candidates, weights, scores, and why, in sentences."""
     able = {each.slug for each in contest.able()}
+    more = SEVERAL if len(contest.fed.names) > 2 else {}
+    more = BY_PAIRS if contest.pairs else more
     candidates = []
     for each in contest.candidates:
         scores = {
@@ -565,7 +567,7 @@ def _described(
         "rows": sum(told["rows"] for told in kinds.values()),
         "candidates": candidates,
         "kinds": kinds,
-        "words": WORDS | (SEVERAL if len(contest.fed.names) > 2 else {}),
+        "words": WORDS | more,
         "seconds": contest.seconds,
         "chosen": " + ".join(Candidate.of(slug).title for slug in network.members),
     }
@@ -577,6 +579,7 @@ WORDS = {
     ALONE: "rows only the label party knows",
 }
 SEVERAL = {ALONE: "rows that not all parties know"}
+BY_PAIRS = {SHARED: "rows known to a partner"}
 
 
 def _why(choice: Mapping[str, Any], how: Auto) -> list[str]:
