@@ -246,7 +246,10 @@ def test_folds_hold_out_rows_of_every_two() -> None:
     assert not [scope for scope in fed.engine.site("bank").alignments if "fold1" in scope]
 
 
-def test_a_fold_without_rows_of_two_trains_on_those_the_label_party_keeps() -> None:
+def test_a_fold_without_rows_of_two_trains_on_those_the_label_party_keeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A partner that is not told of it has rows that are held out; their numbers are zero."""
     fed = three_torn(people())
     assert number_folds(fed, "bank", 3, 0) == {}
     train, _ = fold(fed, 1, 3, 0, own="bank")
@@ -261,10 +264,22 @@ def test_a_fold_without_rows_of_two_trains_on_those_the_label_party_keeps() -> N
         assert 0 < held_out.sum() < len(bank) // 3
         np.testing.assert_array_equal(ids[0][bank[~held_out]], ids[1][other[~held_out]])
         assert not set(ids[1][other[held_out]]) & set(ids[0])
-    model = fm.SecureBoost(**SMALL).fit(train)
-    assert model.predict_proba(fed.on("test")).shape == (200, 2)
-    forget(train)
-    assert not [scope for scope in fed.engine.site("bank").alignments if "fold1" in scope]
+    heard = []
+    for keeping in (1.0, 0.0):  # products over fewer and fewer bins, or over all
+        monkeypatch.setattr(secureboost, "WORTH_ASKING_LESS", keeping)
+        model = fm.SecureBoost(**SMALL | {"trees": 60, "depth": 5, "min_leaf": 2}).fit(train)
+        heard.append(model.predict_proba(fed.on("test")))
+    np.testing.assert_array_equal(*heard)
+
+
+def test_a_partner_without_a_bin_is_no_hindrance_to_the_others(frame: pd.DataFrame) -> None:
+    """Of 30 rows that all know no town is known often enough to have one."""
+    policies = {"shop": fm.Policy(min_rows=25)}
+    known = {"telco": slice(0, 500), "shop": slice(0, 30)}
+    fed = three_torn(frame, pairs=False, known=known, policies=policies)
+    model = fm.SecureBoost(**SMALL).fit(fed)
+    gains = model.importance().groupby("party")["gain"].sum()
+    assert gains["bank"] > 0.5 and gains.get("shop", 0.0) == 0.0
 
 
 def test_outputs_weighed_at_once_are_those_of_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -477,7 +477,7 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         # How many trees are kept is told: it rests on no fewer rows than the policy says.
         if part.joint and self.site.rows.least <= SHARED_TO_JUDGE:
             shared = np.zeros(len(self._rows_used), bool)
-            shared[np.concatenate([places[places >= 0] for places in self._met.values()])] = True
+            shared[np.concatenate([self._shared(name) for name in self._met])] = True
         target = Target(encoded, rows, part.classes, part.counts, likely, weights, shared)
         own = OwnBins(
             part.own.codes(self.table.take(self._rows_used)),
@@ -502,22 +502,24 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         return wanted
 
     def numbers_for(self, other: str) -> np.ndarray:
-        return self._at_partner(self.numbers, other)
-
-    def _at_partner(self, values: np.ndarray, name: str) -> np.ndarray:
-        """Of values of rows [..., n] those of the rows aligned with a partner, in their order."""
-        places = self._met[name]
+        """Zero at a row that the partner has and this party holds out."""
+        places = self._met[other]
         if np.array_equal(places, np.arange(len(places))):
-            return values[..., : len(places)]
-        return np.where(places >= 0, values[..., places], 0).astype(values.dtype)
+            return self.numbers[:, : len(places)]
+        return np.where(places >= 0, self.numbers[:, places], 0)
+
+    def _shared(self, other: str) -> np.ndarray:
+        """The rows at hand that a partner knows."""
+        places = self._met[other]
+        return places[places >= 0]
 
     @exposed(kind="count")
     def load_numbers(self, start: int, stop: int) -> int:
         """The next numbers."""
         self._sums = {}
         self.numbers = self.boosting.numbers(start, stop)
-        for name, left in self._left.items():
-            if not len(left.asked):
+        for name, table in self._part().tables.items():
+            if not (len(self._left[name].asked) if name in self._left else table.stored):
                 self.summed(np.zeros((len(self.numbers), 0), np.int64), name)
         return len(self.numbers)
 
@@ -529,7 +531,7 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         placed = self._placed(list(self._known))
         for name, table in self._part().tables.items():
             known = {
-                own: self._at_partner(self._known[cut], name)
+                own: self._known[cut][self._shared(name)]
                 for cut, whose, own in placed
                 if whose == name
             }
@@ -539,13 +541,13 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
             if not held or table.stored - len(known) - len(table.layouts) > few:
                 continue
             if len(LeftToAsk.of(table, known).asked) <= few:
-                self._left[name] = LeftToAsk.of(table, known, len(self._met[name]))
+                self._left[name] = LeftToAsk.of(table, known, len(self._shared(name)))
                 requests[name] = self.seal(list(known), to=name, kind="control")
         return requests
 
     def summed(self, sums: np.ndarray, other: str) -> None:
         if other in self._left:
-            sums = self._left[other].complete(sums, self.numbers_for(other))
+            sums = self._left[other].complete(sums, self.numbers[:, self._shared(other)])
         self._sums[other] = sums
         names = list(self._part().layouts)
         if len(self._sums) == len(names):
@@ -568,7 +570,7 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         asked = [(cut, own) for cut, name, own in self._asked if name == sender]
         for (cut, own), told in zip(asked, sides, strict=True):
             left = np.full(len(self._rows_used), self._part().tables[sender].missing_left(own))
-            left[places[places >= 0]] = told[places >= 0]
+            left[self._shared(sender)] = told[places >= 0]
             self._known[cut] = left
 
     @exposed(kind="count")
