@@ -29,6 +29,7 @@ from fedmend_bench.sage.curves import MARKS, Curve, add_curves, read_curves
 from fedmend_bench.sage.data import paper_accuracy
 from fedmend_bench.sage.tables import CANDIDATES, Cell, summary
 from fedmend_bench.tabular import table as tabular
+from fedmend_bench.tabular import three
 from fedmend_bench.tabular.table import main_metric
 
 NAME = "pages"
@@ -39,7 +40,7 @@ MADE = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- made: end -->)", re.DOTA
 CIFAR, SEARCH, THREE = "sage-cifar10.csv", "risa-search.jsonl", "risa-three-parties.jsonl"
 ALONE, MADE_ROWS, KEEL = "sage-tables.jsonl", "generators.jsonl", "keel.jsonl"
 FLOW, ONE_SIDED, NUMBERS = "flow.jsonl", "one-sided.jsonl", "numbers.jsonl"
-COMPLETED = "fedpsg-pum.jsonl"
+COMPLETED, TORN = "fedpsg-pum.jsonl", "three-torn.jsonl"
 BASES = {"FlexMatch+SAGE": "FedAvg+FlexMatch", "FedDB+SAGE": "FedDB", "FedDure+SAGE": "FedDure"}
 SHARES = (1, 10, 20, 30, 40, 50)
 """Of overlap, in the paper's tables of RISA."""
@@ -129,6 +130,31 @@ def _searched(file: Path, data: Sequence[str], overlaps: Sequence[float], rows: 
         lines.append(cells)
     shown = {name: name.capitalize() for name in data} | {"cifar10": "CIFAR-10"}
     return _markdown(["", *(f"{shown[name]} {share} %" for name, share in places)], lines)
+
+
+def _three_torn(file: Path) -> str:
+    """AUC of rows known to all, to one partner, and to the label party; bold: the best of ours."""
+    lines = [{**line["cell"], **line["found"]} for line in Kept.at(file).all()]
+    rows: dict[tuple[str, float], dict[str, dict[str, Any]]] = {}
+    for row in three.summary(lines):
+        rows.setdefault((row["data"], row["share, %"]), {})[row["method"]] = row
+    table = []
+    for (name, share), found in sorted(rows.items()):
+        best = {
+            known: max(found[each][known] for each in three.METHODS if each != three.LEFT_JOIN)
+            for known in three.KNOWN
+        }
+        cells = [f"{name.capitalize()}, {share:g} %"]
+        for method in three.METHODS:
+            told = []
+            for known in three.KNOWN:
+                value = found[method][known]
+                shown = _short(value, 4)
+                ours = method != three.LEFT_JOIN and value == best[known]
+                told.append(f"**{shown}**" if ours else shown)
+            cells.append(" / ".join(told))
+        table.append(cells)
+    return _markdown(["", *three.METHODS], table)
 
 
 def _three_parties(file: Path) -> str:
@@ -512,6 +538,7 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "risa-search-digits": (SEARCH, lambda file: _searched(file, ("digits",), (10, 50), 1000)),
     "risa-search-images": (SEARCH, lambda file: _searched(file, ("cifar10",), SHARES, 50000)),
     "risa-three-parties": (THREE, _three_parties),
+    "three-torn": (TORN, _three_torn),
     "keel-sets": (KEEL, _sets),
     "keel-methods": (KEEL, partial(_beside, metric="AUC")),
     "numbers-sets": (NUMBERS, _sets),
