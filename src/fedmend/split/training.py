@@ -266,18 +266,18 @@ class Session:
         network.has_imputed = True
 
     def calibrate(self) -> None:
-        """Let the label party learn from the held-out rows how far outputs are to be believed.
+        """Let the top learn from the held-out rows how far outputs are to be believed.
 
         By kind of row; where the top can do without other parties, also as if only one party knew
         the rows that all know.
         """
         network = self.network
-        if network.task == "regression" or network.label_party is None:
+        if network.task == "regression":
             return
         for name, at, end in spans(self.segments):
             rows = self.validation[(self.validation >= at) & (self.validation < end)]
             self.run(rows)
-            self.top.learn_scaling(rows, kind_of(name, network.label_party))
+            self.top.learn_scaling(rows, kind_of(name, network.label_party or ""))
         rows = rows_of(self.segments, [ALIGNED], self.validation)
         without = network.guesses(self.fed) or network.imputes == "own"
         for name in network.parties if without and len(network.parties) > 1 else ():

@@ -388,6 +388,7 @@ class TopHolder(_Checkpointed):
 
     device: torch.device
     trained: Any
+    _spans: list[tuple[str, int, int]]
 
     def _use(self, trained: TopModel) -> None:
         self.trained = trained
@@ -442,6 +443,33 @@ class TopHolder(_Checkpointed):
 
     def _answers(self, outputs: Tensor) -> Tensor:
         return outputs if self._part_top().labels.task == "regression" else outputs.softmax(1)
+
+    def _scaled(self, rows: np.ndarray, outputs: np.ndarray, owner: str = "") -> np.ndarray:
+        """Probabilities that can be taken at their word, by the kind of each row.
+
+        owner: as `kind_of` has it.
+        """
+        scaling = getattr(self._part_top(), "scaling", {})
+        usual = usual_scaling(scaling)
+        if usual is None:
+            return outputs
+        found = outputs.copy()
+        for name, at, end in self._spans:
+            inside = (rows >= at) & (rows < end)
+            how = scaling.get(kind_of(name, owner)) or usual
+            if inside.any():
+                found[inside] = how.of(torch.from_numpy(outputs[inside])).numpy()
+        return found
+
+    def _fit_scaling(self, kind: str, known: Tensor) -> None:
+        """From the collected outputs of held-out rows and their classes, or likelihoods of these.
+
+        Too few rows tell nothing.
+        """
+        collected, self._outputs = self._outputs, []
+        if len(known) >= ENOUGH:
+            outputs = torch.from_numpy(np.concatenate(collected))
+            self._part_top().scaling[kind] = Scaling.fit(outputs, known)
 
     @exposed(kind="control", takes={"embeddings": "embedding"})
     def see(self, rows: np.ndarray, embeddings: dict[str, Tensor]) -> None:
@@ -641,33 +669,20 @@ class TopWorker(JudgingWorker, TopHolder):
         if alone is None or alone.bottom is None or known != [self.site.name]:
             super().predict_chunk(rows, embeddings, known)
             if not self._trains:
-                self._outputs[-1] = self._scaled(rows, self._outputs[-1])
+                self._outputs[-1] = self._scaled(rows, self._outputs[-1], self.site.name)
         else:
             settings, classes = self.trained.settings, self._part_top().labels.classes_
             features = self._features(alone.bottom, self._rows_used[rows], settings)
             outputs = own_outputs(alone, features, len(rows), settings, classes)
             self._outputs.append(outputs.cpu().numpy())
 
-    def _scaled(self, rows: np.ndarray, outputs: np.ndarray) -> np.ndarray:
-        """Probabilities that can be taken at their word, by the kind of each row."""
-        scaling = getattr(self._part_top(), "scaling", {})
-        if not scaling:
-            return outputs
-        # A party's own model knows one kind of row.
-        found, usual = outputs.copy(), scaling.get(ALIGNED) or next(iter(scaling.values()))
-        for name, at, end in self._spans:
-            inside = (rows >= at) & (rows < end)
-            how = scaling.get(kind_of(name, self.site.name)) or usual
-            if inside.any():
-                found[inside] = how.of(torch.from_numpy(outputs[inside])).numpy()
-        return found
-
     @exposed(kind="control")
     def learn_scaling(self, rows: np.ndarray, kind: str) -> None:
         """Learn from the collected outputs of held-out rows, as rows of this kind, how far outputs
         can be taken at their word. Nothing of it is told."""
-        collected, self._outputs, self._asked = self._outputs, [], []
-        if len(rows) < ENOUGH or (kind == self.site.name and self._part().alone is not None):
+        self._asked = []
+        if kind == self.site.name and self._part().alone is not None:
+            self._outputs = []
             return
         likely = self._label_likelihood()
         if likely is None:
@@ -675,9 +690,7 @@ class TopWorker(JudgingWorker, TopHolder):
         else:
             classes = self._part_top().labels.classes_
             known = torch.from_numpy(likely.of(classes)[self._rows_used[rows]])
-        self._part_top().scaling[kind] = Scaling.fit(
-            torch.from_numpy(np.concatenate(collected)), known
-        )
+        self._fit_scaling(kind, known)
 
     def _take_outputs(self) -> np.ndarray:
         self._asked = []
@@ -786,12 +799,19 @@ def own_outputs(
     with settings.autocast(device):
         embedding = part.bottom.module(features.batch(torch.arange(rows, device=device)))
         found = part.top.module([embedding]).float().softmax(1)
+    usual = usual_scaling(part.top.scaling)
+    found = found if usual is None else usual.of(found)
     known = list(part.top.labels.classes_)
     ordered = found.new_zeros(rows, len(classes))
     for number, value in enumerate(classes):
         if value in known:
             ordered[:, number] = found[:, known.index(value)]
     return ordered
+
+
+def usual_scaling(scaling: Mapping[str, Scaling]) -> Scaling | None:
+    """For rows of a kind that none was learnt for; a party's own model knows one kind of row."""
+    return scaling.get(ALIGNED) or next(iter(scaling.values()), None)
 
 
 def bottom_spec(
@@ -858,7 +878,8 @@ class ServerTop(TopHolder):
 
     own_seed: makes of a seed that all can know one of the coordinator's own
     (`Federation.own_seed`): feature parties are sent gradients, and with a top that they can
-    compute these would tell them the labels.
+    compute these would tell them the labels. likelihood: of what was said of each training row,
+    under each class [N, C], by which `learn_scaling` judges what is predicted of it.
     """
 
     def __init__(
@@ -872,6 +893,7 @@ class ServerTop(TopHolder):
     ) -> None:
         self.classes = list(classes)
         self.targets: np.ndarray | None = None
+        self.likelihood: np.ndarray | None = None
         self.device = resolve_device(device)
         self.seed = seed
         self.own_seed = own_seed
@@ -911,6 +933,7 @@ class ServerTop(TopHolder):
             assert self.targets is not None
             trained.set_targets(self.targets)
         self._use(trained)
+        self._spans, self._trains = spans(segments), train
         self._attached = True
         return rows
 
@@ -919,6 +942,27 @@ class ServerTop(TopHolder):
         assert self.targets is not None
         known = self.targets.sum(1) > 0
         return None if known.all() else np.flatnonzero(known)
+
+    def predict_chunk(
+        self,
+        rows: np.ndarray,
+        embeddings: dict[str, Tensor] | None = None,
+        known: list[str] | None = None,
+    ) -> None:
+        super().predict_chunk(rows, embeddings, known)
+        if not self._trains:
+            self._outputs[-1] = self._scaled(rows, self._outputs[-1])
+
+    def learn_scaling(self, rows: np.ndarray, kind: str) -> None:
+        """How far the collected outputs of these rows are to be believed, as rows of this kind."""
+        if self.likelihood is None:
+            self._outputs = []
+        else:
+            self._fit_scaling(kind, torch.from_numpy(self.likelihood[rows]))
+
+    @property
+    def scaling(self) -> dict[str, Scaling]:
+        return self._part_top().scaling
 
     def hold_out(self, rows: np.ndarray, share: float, wanted: int = 0) -> np.ndarray:
         """Some of these rows, to judge a training by."""

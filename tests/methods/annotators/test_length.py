@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fedmend.methods.annotators import aggregation as crowds
 from fedmend.methods.annotators import estimator
@@ -100,3 +101,30 @@ def test_a_chosen_length_survives_a_stop(crowd_of, tmp_path):
     np.testing.assert_array_equal(
         again.predict_proba(crowd.fed.on("test")), whole.predict_proba(whole.fed_.on("test"))
     )
+
+
+@pytest.mark.parametrize(("method", "believes"), [(InC, False), (EM, False), (MJ, True)])
+def test_predictions_are_believed_as_far_as_held_out_votes_say(
+    method, believes, crowd_of, tmp_path
+):
+    """Where it is known how often annotators err: a majority's errors are no truth to judge by."""
+    crowd = crowd_of(rates=(0.3, 0.3, 0.35), rows=300)
+    model = method(**WIDE, epochs=40, patience=10).fit(crowd.fed)
+    test, scaling = crowd.fed.on("test"), model.network_.server.scaling
+    told = model.predict_proba(test)
+    model.save(tmp_path / "model")
+    moved = method.load(tmp_path / "model", crowd_of(rows=300).fed)
+    np.testing.assert_allclose(moved.predict_proba(moved.fed_.on("test")), told, atol=1e-6)
+    assert (not scaling) == believes
+    if not believes:
+        usual = scaling["aligned"]
+        assert abs(usual.temperature - 1.0) > 0.05
+        scaling.clear()
+        raw = torch.from_numpy(model.predict_proba(test))
+        np.testing.assert_allclose(told, usual.of(raw).numpy(), atol=1e-6)
+
+
+def test_rows_of_one_party_are_believed_by_their_kind(crowd_of):
+    crowd = crowd_of(rates=(0.1, 0.2, 0.3), rows=300)
+    scaling = InC(**WIDE, epochs=10).fit(crowd.fed).network_.server.scaling
+    assert set(scaling) == {"aligned", *InC(**WIDE, epochs=1).fit(crowd.fed).network_.parties}

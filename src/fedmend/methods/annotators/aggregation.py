@@ -158,6 +158,11 @@ def log_of(shares: np.ndarray) -> np.ndarray:
     return np.log(np.maximum(shares, 1e-9))
 
 
+def likelihood_of(evidence: np.ndarray) -> np.ndarray:
+    """Of all votes on a row under each class, the likeliest 1. **Shape** [n, C], from logs."""
+    return np.asarray(np.exp(evidence - evidence.max(1, keepdims=True)))
+
+
 def held_out_losses(predicted: np.ndarray, evidence: np.ndarray) -> np.ndarray:
     """Minus the log-likelihood of what was said of each row, by predictions that never saw it.
 

@@ -93,6 +93,7 @@ class EM(CrowdEstimator):
     """
 
     infers: ClassVar[bool] = True
+    knows_expertise: ClassVar[bool] = True
     share_expertise: bool = True
 
     def _inferred(self, annotators: Annotators, counts: np.ndarray) -> Inferred:

@@ -19,7 +19,7 @@ from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, ConfigError, DataError
 from fedmend.federation import Alignment, Federation, Worker, exposed
 from fedmend.federation.bound import declare
-from fedmend.methods.annotators.aggregation import hardened, in_shares, one_hot
+from fedmend.methods.annotators.aggregation import hardened, in_shares, likelihood_of, one_hot
 from fedmend.methods.annotators.estimator import Annotators, CrowdEstimator
 from fedmend.methods.annotators.inc import InC
 from fedmend.split.labels import (
@@ -241,7 +241,7 @@ def correct_labels(
             likelihood,
             model.classes_.tolist(),
             least,
-            hasattr(model, "standing_"),
+            model.knows_expertise,
         )
         if isinstance(model, InC) and model.network_.parties == [to]:
             assert model.network_.server is not None
@@ -258,14 +258,14 @@ def vote_likelihood(model: CrowdEstimator) -> np.ndarray:
     method that does not ask how good annotators are, the likeliest class is certain.
     """
     assert model.classes_ is not None
-    if not hasattr(model, "standing_"):
+    if not model.knows_expertise:
         told = model.posterior_.sum(1, keepdims=True) > 0
         return np.where(told, hardened(model.posterior_), 1.0)
     how: dict[str, Any] = {"secure": model.secure, "key_holder": model.key_holder}
     with Annotators(model.fed_, model.label_parties_, **how, rule="contrast") as annotators:
         annotators.attach(model.classes_.tolist(), model.label_dp)
         evidence = annotators.evidence(model.posterior_)
-    return np.exp(evidence - evidence.max(1, keepdims=True))
+    return likelihood_of(evidence)
 
 
 declare("correct", CorrectedLabelWorker)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -28,6 +28,7 @@ from fedmend.split.config import SplitConfig
 from fedmend.split.features import ALIGNED, Segments
 from fedmend.split.labels import account_of, without_response
 from fedmend.split.parts import read_file, read_json, write_file, write_json
+from fedmend.split.scaling import Scaling
 from fedmend.split.training import (
     Progress,
     Session,
@@ -322,11 +323,15 @@ RULES: Rules = {
 
 @dataclass(frozen=True)
 class Length:
-    """So many epochs, after so many restarts."""
+    """So many epochs, after so many restarts.
+
+    scaling: how far what is predicted is to be believed, by kind of row, as a top keeps it.
+    """
 
     epochs: int
     restarts: int = 0
     notes: Sequence[str] = ()
+    scaling: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -364,29 +369,43 @@ class Trial:
         said = said - said.max(1, keepdims=True)  # so that nobody can do better than a loss of 0
         shares = crowd.class_shares(self.inferred.targets[rows])
         least = crowd.held_out_loss(np.broadcast_to(shares, said.shape), said)
-        tried: list[tuple[float, int]] = []
+        tried: list[tuple[float, int, dict[str, Any]]] = []
         while not tried or (tried[-1][0] >= least and len(tried) <= RESTARTS):
             tried.append(self._one(len(tried), rows, held, said))
-        restarts, (_, epochs) = min(enumerate(tried), key=lambda each: each[1])
-        return Length(epochs, restarts, collapse_in_words([loss >= least for loss, _ in tried]))
+        restarts, (_, epochs, scaling) = min(enumerate(tried), key=lambda each: each[1][:2])
+        notes = collapse_in_words([loss >= least for loss, *_ in tried])
+        return Length(epochs, restarts, notes, scaling)
 
     def _one(
         self, restarts: int, rows: np.ndarray, held: np.ndarray, said: np.ndarray
-    ) -> tuple[float, int]:
-        """The smallest loss of the held-out rows, and after how many epochs."""
+    ) -> tuple[float, int, dict[str, Any]]:
+        """The smallest loss of the held-out rows, after how many epochs, and how far what the
+        network then said of them is to be believed."""
         network, model = self.network(restarts), self.model
         best = (np.inf, 1)
         with network.session([[ALIGNED, len(self.inferred.targets)]], rows) as session:
+            session.validation = held
             for epoch in range(1, model.epochs + 1):
                 model._before_epoch(epoch, session, self.at.annotators)
                 session.epoch(epoch)
                 loss = crowd.held_out_loss(session.outputs(held), said)
-                best = min(best, (loss if np.isfinite(loss) else np.inf, epoch))
+                if epoch == 1 or loss < best[0]:
+                    best = (loss if np.isfinite(loss) else np.inf, epoch)
+                    session.bottoms.keep_best()
+                    session.top.keep_best()
                 if self.at.progress is not None:
                     self.at.progress("length", epoch, model.epochs, {"val_loss": loss})
                 if epoch - best[1] >= (model.patience or model.epochs):
                     break
-        return best
+            if not (model.knows_expertise and np.isfinite(best[0])):
+                return *best, {}
+            session.bottoms.restore_best()
+            session.top.restore_best()
+            session.learn_imputation()
+            session.top.likelihood = crowd.likelihood_of(self.inferred.evidence)
+            session.calibrate()
+            scaling = session.top.scaling
+        return *best, {kind: each.to_wire() for kind, each in scaling.items()}
 
 
 @parameters
@@ -410,6 +429,9 @@ class CrowdEstimator(NetworkEstimator):
     takes_reference: ClassVar[bool] = True
     infers: ClassVar[bool] = False
     """Whether labels come of the votes alone, so that there need not be a network."""
+    knows_expertise: ClassVar[bool] = False
+    """Whether it is estimated how often which annotator errs, so that votes can be held against
+    what is predicted; an error that is taken for the truth makes good predictions look unsure."""
     _rules: ClassVar[Rules] = {}
     """What the method's own parameters must be."""
 
@@ -495,6 +517,9 @@ class CrowdEstimator(NetworkEstimator):
                 if folder is not None:
                     session.checkpoint(folder, number)
             session.learn_imputation()
+            session.top.scaling.update(
+                {kind: Scaling.from_wire(each) for kind, each in length.scaling.items()}
+            )
         network.notes = list(length.notes)
         self._adopt(at.fed, network)
 

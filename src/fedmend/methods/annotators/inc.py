@@ -246,6 +246,7 @@ class InC(CrowdEstimator):
         "paper-mlp": {**PAPER, "top": (32,)},
     }
     _rules: ClassVar[Rules] = {"posterior": one_of(POSTERIORS)}
+    knows_expertise: ClassVar[bool] = True
 
     epochs: int = 40
     batch_size: float = 256
