@@ -142,7 +142,10 @@ class Plan:
             return None
         if any(methods is not None and ALONE not in methods for methods in policies):
             return None
-        told = {} if config.task is None else {"task": config.task}
+        told: dict[str, Any] = {} if config.task is None else {"task": config.task}
+        for method in self.methods:
+            if method.params.get("label_dp") is not None:
+                told["label_dp"] = method.params["label_dp"]  # one draw for all of a file
         return Method(ALONE, METHODS[ALONE].shown, told)
 
     @property
