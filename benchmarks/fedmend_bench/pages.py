@@ -71,7 +71,7 @@ def run(
         if page.name == "tabular.md":
             file = str(folder / "tabular.jsonl")
             tabular.run(part="page", folder=file, page=str(page))
-            text, tables = page.read_text(encoding="utf-8"), ["all"]
+            text, tables = page.read_text(encoding="utf-8"), [*tables, "all"]
         if tables:
             same = "as it was" if text == before else "changed"
             rows.append({"page": page.name, "tables": ", ".join(tables), "": same})

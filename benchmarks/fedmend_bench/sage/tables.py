@@ -23,6 +23,7 @@ from fedmend.data.crowds import client_rows
 from fedmend.federation.policy import Policy
 from fedmend.learn.metrics import auc
 from fedmend.methods.auto.folds import simplest
+from fedmend.methods.horizontal.length import UNJUDGED, Judges, held_out, losses_of, softened
 from fedmend.methods.horizontal.networks import NetSpec
 from fedmend.methods.horizontal.rounds import Pool
 from fedmend.methods.horizontal.views import TableViews
@@ -61,6 +62,7 @@ class Cell:
     warmup: int
     folds: int
     seed: int
+    patience: int | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,21 @@ class Share:
     rest: np.ndarray
     own_test: np.ndarray
 
+    def without(self, rows: np.ndarray) -> Share:
+        return replace(self, labelled=np.setdiff1d(self.labelled, rows))
+
+
+@dataclass(frozen=True)
+class Model:
+    """A common model, and how far it is to be believed."""
+
+    simulator: Simulator
+    temperature: float = 1.0
+
+    def probabilities(self, views: TableViews) -> np.ndarray:
+        said = self.simulator.probabilities(views).double().cpu().numpy()
+        return softened(np.log(np.maximum(said, 1e-12)), self.temperature)
+
 
 @dataclass(frozen=True)
 class Tables:
@@ -82,8 +99,46 @@ class Tables:
     shares: list[Share]
     test: np.ndarray
 
-    def train(self, name: str, shares: Sequence[Share], cell: Cell) -> Simulator:
-        """A candidate's common model after all rounds."""
+    def train(
+        self,
+        name: str,
+        shares: Sequence[Share],
+        cell: Cell,
+        judging: Mapping[str, np.ndarray] | None = None,
+    ) -> Model:
+        """A candidate's common model, trained for as long as held-out rows say, then on all rows.
+
+        judging: rows to hold out instead, by client, where a model is to be compared, not kept.
+        """
+        if cell.patience is None:
+            return Model(_rounds(self._begun(name, shares, cell), cell.rounds))
+        held = judging or {each.name: self._drawn(each, cell) for each in shares}
+        held = {name: rows for name, rows in held.items() if len(rows) >= Policy().min_rows}
+        if not held:
+            rounds = min(cell.rounds, UNJUDGED)
+            return Model(_rounds(self._begun(name, shares, cell), rounds))
+        out = np.concatenate(list(held.values()))
+        simulator = self._begun(name, [each.without(out) for each in shares], cell)
+        views = TableViews(torch.from_numpy(self.values[out]))
+        classes, judges, best = int(self.y.max()) + 1, Judges(cell.patience), simulator.weights
+        while simulator.round < cell.rounds and not judges.out_of_patience:
+            simulator.run_round()
+            said = simulator.probabilities(views).double().cpu().numpy()
+            if judges.hear(losses_of(said, np.eye(classes)[self.y[out]])):
+                best = simulator.weights.clone()
+        length = judges.length
+        if judging is not None:
+            simulator.weights = best
+        else:
+            simulator = _rounds(self._begun(name, shares, cell), length.rounds)
+        return Model(simulator, length.temperature)
+
+    def _drawn(self, share: Share, cell: Cell) -> np.ndarray:
+        """The labelled rows that a client holds out."""
+        drawn = np.random.default_rng([cell.seed, 98]).random(len(self.y))[share.labelled]
+        return share.labelled[held_out(drawn, Policy().min_rows, self.y[share.labelled])]
+
+    def _begun(self, name: str, shares: Sequence[Share], cell: Cell) -> Simulator:
         options = {"rounds": cell.rounds, "seed": cell.seed}
         if name != "FedAvg":
             options["warmup"] = cell.warmup
@@ -103,22 +158,25 @@ class Tables:
         ]
         classes = int(self.y.max()) + 1
         net = NetSpec("mlp", classes=classes, numeric=self.values.shape[1], hidden=(64,))
-        simulator = simulator_of(estimator, pools, net, device="cpu")
-        while simulator.round < cell.rounds:
-            simulator.run_round()
-        return simulator
+        return simulator_of(estimator, pools, net, device="cpu")
 
-    def scores(self, simulator: Simulator, rows: np.ndarray) -> dict[str, float]:
-        """Accuracy and AUC on some rows."""
-        views = TableViews(torch.from_numpy(self.values[rows]))
-        said = simulator.probabilities(views).double().cpu().numpy()
+    def scores(self, model: Model, rows: np.ndarray) -> dict[str, float]:
+        """Accuracy, AUC and log loss on some rows."""
+        said = model.probabilities(TableViews(torch.from_numpy(self.values[rows])))
         right = float((said.argmax(1) == self.y[rows]).mean())
-        return {"accuracy": right, "auc": auc(self.y[rows], said)}
+        lost = -np.log(np.maximum(said[np.arange(len(rows)), self.y[rows]], 1e-12)).mean()
+        return {"accuracy": right, "auc": auc(self.y[rows], said), "log_loss": float(lost)}
 
-    def own(self, simulator: Simulator, share: Share) -> float:
+    def own(self, model: Model, share: Share) -> float:
         """How many of a client's own test rows are right."""
         rows = share.own_test
-        return len(rows) * self.scores(simulator, rows)["accuracy"] if len(rows) else 0.0
+        return len(rows) * self.scores(model, rows)["accuracy"] if len(rows) else 0.0
+
+
+def _rounds(simulator: Simulator, rounds: int) -> Simulator:
+    while simulator.round < rounds:
+        simulator.run_round()
+    return simulator
 
 
 def run(
@@ -129,7 +187,8 @@ def run(
     alpha: float | Sequence[float] = 0.5,
     labelled: float | int | None = None,
     rows: int = 1600,
-    rounds: int = 20,
+    rounds: int = 50,
+    patience: int | None = 10,
     warmup: int = 0,
     folds: int = 4,
     seed: int | Sequence[int] = (0, 1, 2, 3, 4),
@@ -138,8 +197,9 @@ def run(
 ) -> BenchResult:
     """Train every candidate on every table, split and seed; a line each is the mean over seeds.
 
-    labelled: labels of each class, or their share of the rows; by default few (`OF_ALL`). warmup:
-    rounds before pseudo-labels; ``auto`` has none by itself. folds: ``auto`` has five, and at least
+    labelled: labels of each class, or their share of the rows; by default few (`OF_ALL`). rounds,
+    patience: as the estimators have them; without patience all rounds are trained. warmup: rounds
+    before pseudo-labels; ``auto`` has none by itself. folds: ``auto`` has five, and at least
     two where its time is up; 0 compares nothing, and FedAvg alone is trained.
     """
     if quick:
@@ -149,7 +209,7 @@ def run(
     alphas = alpha if isinstance(alpha, Sequence) else [alpha]
     seeds = seed if isinstance(seed, Sequence) else [seed]
     cells = [
-        Cell(name, place, float(each), share, rows, rounds, warmup, folds, int(number))
+        Cell(name, place, float(each), share, rows, rounds, warmup, folds, int(number), patience)
         for place, name, each in itertools.product(places, names, alphas)
         for share in [float(OF_A_CLASS.get(name, OF_ALL / rows) if labelled is None else labelled)]
         for number in seeds
@@ -195,9 +255,14 @@ def _folds(world: Tables, cell: Cell) -> dict[str, list[dict[str, float]]]:
         if not judging:
             break
         held = np.concatenate(parts)
-        kept = [replace(each, labelled=np.setdiff1d(each.labelled, held)) for each in world.shares]
+        kept = [each.without(held) for each in world.shares]
+        # Rounds are counted by another fold, as a run does it.
+        other = {
+            each.name: order[(1 if number == 0 else 0) :: cell.folds]
+            for each, order in zip(world.shares, orders, strict=True)
+        }
         for name, values in scores.items():
-            model = world.train(name, kept, cell)
+            model = world.train(name, kept, cell, other)
             values.append(world.scores(model, np.concatenate(judging)))
     return scores
 

@@ -189,9 +189,10 @@ class Contest:
 
     def _score(self, candidate: Judged, train: Federation, held: Federation) -> dict[str, float]:
         estimator = make(candidate.name, METHODS[candidate.name].known(self.how.params), self.seed)
-        estimator.fit(train)
         if self.horizontal:
-            return dict(estimator.judge(held))
+            estimator.shorten()
+            return dict(estimator.fit(train).judge(held))
+        estimator.fit(train)
         return measure(estimator, held, self.reference)
 
     def _why(self, best: Judged, able: list[Judged], folds: int, rows: int) -> list[str]:

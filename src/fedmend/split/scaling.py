@@ -28,7 +28,7 @@ _TINY = 1e-7
 """The least probability: a float32 softmax has no smaller ones worth dividing."""
 # How far log temperature and constants may be from none, as standard deviations of a prior. That
 # a network is not sure enough is believed of many rows only.
-_HELD, _HELD_BELOW, _HELD_BIAS = 1.0, 0.15, 0.3
+HELD, HELD_BELOW, _HELD_BIAS = 1.0, 0.15, 0.3
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Scaling:
             losses, number = loss_on(some), int(some.sum())
 
             def value(theta: Tensor) -> Tensor:
-                held = torch.where(theta[:1] < 0, _HELD_BELOW, _HELD)
+                held = torch.where(theta[:1] < 0, HELD_BELOW, HELD)
                 prior = (theta[:1] / held).square().sum()
                 if count > 1:
                     prior = prior + (theta[1:] / _HELD_BIAS).square().sum()

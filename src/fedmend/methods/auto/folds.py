@@ -156,23 +156,25 @@ class FoldWorker(Worker):
     @exposed(kind="control", over_rows=True)
     def split_own(self, train: str, held: str, number: int, folds: int) -> None:
         """Hold out one of `folds` parts of this party's rows."""
-        table, out = self.table, self._own_part(number, folds)
+        table, numbers = self.table, self._own_folds(folds)
+        note_folds(self.site, table.ids, numbers)
+        out = numbers == number
         self.site.tables[train], self.site.tables[held] = table.take(~out), table.take(out)
 
-    def _own_part(self, number: int, folds: int) -> np.ndarray:
+    def _own_folds(self, folds: int) -> np.ndarray:
         order = self.site.rng("folds").permutation(len(self.table))
         if self.table.label is not None:  # of each class, and of rows without one, a share
             codes = pd.factorize(self.table.y.iloc[order])[0]
             order = order[np.argsort(codes, kind="stable")]
-        out = np.zeros(len(self.table), dtype=bool)
-        out[order[number::folds]] = True
-        return out
+        numbers = np.empty(len(order), np.int64)
+        numbers[order] = np.arange(len(order)) % folds
+        return numbers
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         """A fold is refused before its tables exist, whatever would be asked of them."""
         if method == "split":
             return [self.alignment.aligned[kwargs["rows"]]]
-        out = self._own_part(kwargs["number"], kwargs["folds"])
+        out = self._own_folds(kwargs["folds"]) == kwargs["number"]
         return [out, ~out]
 
     @exposed(kind="control")

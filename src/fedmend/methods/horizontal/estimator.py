@@ -11,9 +11,9 @@ method's. The estimator is what all methods share: parameters, rounds, use and k
 
 What each role learns
 - The coordinator: names and kinds of the columns, the categories and classes that occur, count,
-  mean and variance of each number, every drawn party's weights after its round, and means over a
-  round's rows (losses, shares of pseudo-labels). Weights say much about the rows they were
-  trained on.
+  mean and variance of each number, every drawn party's weights after its round, means over a
+  round's rows (losses, shares of pseudo-labels), and sums over all parties of what is lost on the
+  rows held out. Weights say much about the rows they were trained on.
 - A party: the common encoding, and the averaged weights.
 With `HiddenClients` no party's weights come to light: the coordinator gets their average only.
 """
@@ -49,6 +49,7 @@ from fedmend.methods.horizontal.encoding import (
     common_schema,
     views_of,
 )
+from fedmend.methods.horizontal.length import UNJUDGED, UNSURE, Judges, Length
 from fedmend.methods.horizontal.local_methods import LocalMethod
 from fedmend.methods.horizontal.networks import KINDS, NetSpec, initial_weights
 from fedmend.methods.horizontal.rounds import (
@@ -63,6 +64,7 @@ from fedmend.methods.horizontal.rounds import (
 )
 from fedmend.methods.horizontal.tallies import describe_tallies, scale_of, scores_of, unpacked
 from fedmend.methods.horizontal.worker import (
+    HELD_OUT,
     JUDGED,
     LIMIT,
     MODEL,
@@ -70,6 +72,7 @@ from fedmend.methods.horizontal.worker import (
     ClientWorker,
     HiddenClientWorker,
     ModelKeeper,
+    believed,
 )
 from fedmend.secure.sums import SumSession, SumWorker
 from fedmend.split.config import resolve_device
@@ -92,8 +95,11 @@ class FederatedClients:
     last one; training goes on from the last one (`weights`).
     flip: images may be mirrored. common: `common` of earlier clients, to go on with their encoding
     and network.
-    label_dp: ε of randomised response, through which a training knows labels.
+    label_dp: ε of randomised response, through which a training knows labels. temperature: by
+    which the logarithms of all predictions are divided. judges: some labelled rows are not trained
+    on; `held_out_losses` judges by them, and `best` is the best model so far.
     folder: where parties without a home keep draws; privacy: what was reported with which ε.
+    told: what happened in the training that people should know; notes: of the last scores, too.
     """
 
     worker_type: ClassVar[type[ClientWorker]] = ClientWorker
@@ -114,6 +120,8 @@ class FederatedClients:
         common: Mapping[str, Any] | None = None,
         average_rounds: int | None = None,
         label_dp: float | None = None,
+        temperature: float | None = None,
+        judges: bool = False,
     ) -> None:
         self.fed, self.method = fed, method
         self.settings = settings or RoundSettings()
@@ -126,6 +134,7 @@ class FederatedClients:
         self.privacy: dict[str, Any] | None = None
         self._groups: dict[str, WorkerGroup] = {}
         self._told: WorkerGroup | None = None
+        self.told: list[str] = []
         self.notes: list[str] = []
         self.server = server or Server()
         if common is None:
@@ -135,10 +144,14 @@ class FederatedClients:
             "settings": self.settings.to_dict(),
             "method": method.to_dict(),
             "seed": self.seed,
+            "held out of": fed.scope if judges else None,
         }
+        if temperature is not None:
+            self.common["temperature"] = temperature
         self.net = NetSpec.from_dict(self.common["net"])
         self.weights = initial_weights(self.net, self.seed).to(self.settings.dtype)
         self.round = 0
+        self.best: Tensor | None = None
         self.mean = None if average_rounds is None else RoundAverage(average_rounds)
 
     @property
@@ -223,6 +236,15 @@ class FederatedClients:
 
     # ------------------------------------------------------------------ using
 
+    def can_judge(self) -> bool:
+        """Whether any party holds rows out, and their sum is not that of one party."""
+        return len(self.fed.names) > 1 and any(self._training().holds_out().values())
+
+    def held_out_losses(self, session: SumSession) -> np.ndarray:
+        """The sum of `length.losses_of` all parties' held-out rows, in `session`'s secure sum."""
+        self._training().offer_held(self.averaged)
+        return session.sum(HELD_OUT, between=(-JUDGING, JUDGING), fraction_bits=20).values
+
     @property
     def averaged(self) -> Tensor:
         """The model in use: the mean over rounds where it is asked for, else the last one's."""
@@ -283,7 +305,8 @@ class FederatedClients:
                 "min_rows asks for (10 by default)",
             )
         said = "no labelled row there, or fewer than its policy's min_rows"
-        self.notes = [f"the scores are without {', '.join(few)}: {said}"] if few else []
+        without = [f"the scores are without {', '.join(few)}: {said}"] if few else []
+        self.notes = [*self.told, *without]
         return np.asarray(np.sum(list(parts.values()), axis=0))
 
     def uncertainty_report(self, fed: Federation | None = None) -> dict[str, Any]:
@@ -306,7 +329,8 @@ class FederatedClients:
         pool = Pool(views_of(table, self.common, COORDINATOR), np.full(len(table), -1, np.int64))
         start = self.averaged.to(device, self.settings.dtype)
         ready = pool.to(device, self.settings)
-        return trainer.probabilities(ready.views, start).float().cpu().numpy()
+        found = trainer.probabilities(ready.views, start).float().cpu().numpy()
+        return believed(found, self.common)
 
     def close(self) -> None:
         """Stop the workers."""
@@ -326,7 +350,7 @@ class FederatedClients:
     def fingerprint(self) -> str:
         """What must be the same for a run to go on from a checkpoint."""
         facts: dict[str, Any] = {
-            "common": self.common,
+            "common": {key: each for key, each in self.common.items() if key != "temperature"},
             "per_round": self.per_round,
             "parties": self.fed.names,
         }
@@ -343,6 +367,7 @@ class FederatedClients:
             "weights": self.weights,
             "server": {key: value.detach().cpu() for key, value in self.server.state().items()},
             "mean": {} if self.mean is None else self.mean.state(),
+            "best": {} if self.best is None else {"weights": self.best},
         }
         write_file(Path(path), state)
 
@@ -358,6 +383,7 @@ class FederatedClients:
         self.server.restore(saved["server"])
         if self.mean is not None:
             self.mean.restore(saved.get("mean", {}), self.weights)
+        self.best = saved.get("best", {}).get("weights")
         self._training().load_state(_parties_part(path), self.round)
 
 
@@ -464,6 +490,7 @@ def _net_for(
 
 STATE = "rounds.fmw"
 HISTORY = "history.json"
+TRIAL = "length"  # the folder of rounds without the rows held out
 # Rounds between two checkpoints.
 KEEP_EVERY = 5
 SECURE = ("none", "masks", "he")
@@ -472,6 +499,7 @@ RULES: Rules = {
     "rounds": at_least(1),
     "per_round": ("at least 1", lambda value: value is None or value >= 1),
     "average_rounds": ("at least 1", lambda value: value is None or value >= 1),
+    "patience": ("at least 1 or None", lambda value: value is None or value >= 1),
     "net": one_of(NETS),
     "label_dp": ("a positive ε or None", lambda value: value is None or 0 < value < math.inf),
     "secure": one_of(SECURE),
@@ -483,7 +511,10 @@ class HorizontalEstimator(Estimator):
     """One model for parties with the same columns, behind fit / predict / evaluate / save / load.
 
     net: "auto" (a table: "mlp"; images: "resnet8"), "mlp", "cnn" or "resnet8"; hidden: layers of
-    an mlp. rounds: rounds of averaging; per_round: parties drawn for each, None for all.
+    an mlp. rounds: rounds of averaging, at most; per_round: parties drawn for each, None for all.
+    patience: rounds in which held-out rows are not predicted better, before the number of rounds
+    (and how far predictions are to be believed) is settled; the model is then trained on all rows
+    for as many. None trains for all `rounds`, and believes what is predicted.
     epochs: a party's round is `epochs` times a step for every batch_size of its rows. batch_size:
     labelled rows of a step, beside twice as many unlabelled ones.
     warmup: the first so many rounds learn from labelled rows only, so that pseudo-labels come from
@@ -506,6 +537,7 @@ class HorizontalEstimator(Estimator):
             "batch_size": 128,
             "lr": 0.1,
             "weight_decay": 1e-4,
+            "patience": None,
         }
     }
     """paper: the settings of SAGE's authors for CIFAR-10; images get a ResNet-8 by
@@ -515,6 +547,7 @@ class HorizontalEstimator(Estimator):
     net: str = "auto"
     hidden: tuple[int, ...] = (64,)
     rounds: int = 50
+    patience: int | None = 10
     per_round: int | None = None
     warmup: int = 0
     epochs: int = 5
@@ -537,6 +570,7 @@ class HorizontalEstimator(Estimator):
 
     _rules: ClassVar[Rules] = {}
     """What the method's own parameters must be."""
+    _compared = False
 
     def _method(self) -> LocalMethod:
         """What a party does in a round."""
@@ -575,12 +609,14 @@ class HorizontalEstimator(Estimator):
         if problems:
             raise ConfigError(problems)
 
-    def _clients(self, fed: Federation, common: dict[str, Any] | None = None) -> FederatedClients:
+    def _clients(
+        self, fed: Federation, common: dict[str, Any] | None = None, **more: Any
+    ) -> FederatedClients:
         options: dict[str, Any] = {
             name: getattr(self, name)
             for name in ("net", "hidden", "seed", "flip", "average_rounds", "label_dp")
         }
-        options |= {"server": self._server(), "common": common}
+        options |= {"server": self._server(), "common": common, **more}
         if self.per_round is not None:
             options["per_round"] = min(self.per_round, len(fed.names))
         if self.secure == "none":
@@ -611,13 +647,14 @@ class HorizontalEstimator(Estimator):
                 f"fit takes a Federation, not a {type(fed).__name__}",
                 mend="fm.Federation(fm.Party(name, table), …), a table for every party",
             )
-        clients = self._clients(fed)
-        folder = clients.folder = None if checkpoint is None else Path(checkpoint)
+        folder = None if checkpoint is None else Path(checkpoint)
         history: list[dict[str, Any]] = []
+        clients, length = self._begun(fed, folder, resume, progress)
+        clients.folder = folder
         if folder is not None and resume and (folder / STATE).is_file():
             clients.load_checkpoint(folder / STATE)
             history = read_json(folder / HISTORY, "a checkpoint")[: clients.round]
-        while clients.round < self.rounds:
+        while clients.round < length.rounds:
             entry = clients.run_round().entry(clients.method, self.warmup)
             if watch is not None:
                 told = clients.accuracies(fed.on(watch))
@@ -626,14 +663,63 @@ class HorizontalEstimator(Estimator):
             if progress is not None:
                 shown = ("loss", "utilisation", "accuracy")
                 facts = {name: entry[name] for name in shown if entry.get(name) is not None}
-                progress("train", clients.round, self.rounds, facts)
-            due = clients.round % KEEP_EVERY == 0 or clients.round == self.rounds
+                progress("train", clients.round, length.rounds, facts)
+            due = clients.round % KEEP_EVERY == 0 or clients.round == length.rounds
             if folder is not None and due:
-                # The history first: it may be longer than the state, never shorter.
-                write_json(folder / HISTORY, history)
-                clients.save_checkpoint(folder / STATE)
+                _keep(clients, folder, history)
         self._adopt(fed, clients, history)
         return self
+
+    def shorten(self) -> None:
+        """Train to be compared on a fold, not to be kept: not again on all rows."""
+        self._compared = True
+
+    def _begun(
+        self, fed: Federation, folder: Path | None, resume: bool, progress: Progress | None
+    ) -> tuple[FederatedClients, Length]:
+        """Who trains, and for how long; those to be compared have done so already."""
+        if self.patience is None:
+            return self._clients(fed), Length(self.rounds)
+        with self._clients(fed, judges=True) as trial:
+            trial.folder = folder
+            length = self._length(
+                trial, None if folder is None else folder / TRIAL, resume, progress
+            )
+        clients = self._clients(fed, trial.common, temperature=length.temperature)
+        clients.told = clients.notes = list(length.notes)
+        if self._compared and trial.best is not None:
+            clients.weights, clients.mean, clients.round = trial.best, None, length.rounds
+        return clients, length
+
+    def _length(
+        self,
+        trial: FederatedClients,
+        folder: Path | None,
+        resume: bool,
+        progress: Progress | None,
+    ) -> Length:
+        """Rounds without the rows held out, for as long as these are predicted better."""
+        if not trial.can_judge():
+            return Length(min(self.rounds, UNJUDGED), notes=(UNSURE,))
+        judges, told = Judges(self.patience or self.rounds), list[dict[str, float]]()
+        if folder is not None and resume and (folder / STATE).is_file():
+            trial.load_checkpoint(folder / STATE)
+            told = read_json(folder / HISTORY, "a checkpoint")[: trial.round]
+            for each in told:
+                judges.add(**each)
+        with SumSession(trial.fed.workers(SumWorker)) as session:
+            while trial.round < self.rounds and not judges.out_of_patience:
+                trial.run_round()
+                if judges.hear(trial.held_out_losses(session)):
+                    trial.best = trial.averaged.clone()
+                loss = judges.losses[-1]
+                told.append({"loss": loss, "temperature": judges.temperatures[-1]})
+                if progress is not None:
+                    progress("length", trial.round, self.rounds, {"val_loss": loss})
+                last = trial.round == self.rounds or judges.out_of_patience
+                if folder is not None and (last or trial.round % KEEP_EVERY == 0):
+                    _keep(trial, folder, told)
+        return judges.length
 
     def _adopt(
         self, fed: Federation, clients: FederatedClients, history: list[dict[str, Any]]
@@ -770,11 +856,17 @@ class HorizontalEstimator(Estimator):
         return model
 
 
+def _keep(clients: FederatedClients, folder: Path, history: Sequence[Any]) -> None:
+    # The history first: it may be longer than the state, never shorter.
+    write_json(folder / HISTORY, history)
+    clients.save_checkpoint(folder / STATE)
+
+
 def declare_rounds(name: str, *, single_updates: bool = False) -> None:
     """What a run of a method may start: rounds, averaged in the open or by a secure sum.
 
     single_updates: its server looks at those of single parties, so they cannot be summed.
     """
-    declare(name, ClientWorker, ModelKeeper)
+    declare(name, ClientWorker, ModelKeeper, SumWorker)
     if not single_updates:
-        declare(name, HiddenClientWorker, SumWorker)
+        declare(name, HiddenClientWorker)

@@ -163,6 +163,14 @@ class Pool:
         pool.labels, pool.truth = self.labels.to(device), self.truth.to(device)
         return pool
 
+    def without(self, rows: np.ndarray) -> Pool:
+        """The same rows but these, which are only looked at then."""
+        pool, out = object.__new__(Pool), torch.from_numpy(rows)
+        pool.__dict__.update(self.__dict__)
+        pool.labelled = self.labelled[~torch.isin(self.labelled, out)]
+        pool.unlabelled = self.unlabelled[~torch.isin(self.unlabelled, out)]
+        return pool
+
 
 def _rows(given: Any, default: Tensor) -> Tensor:
     return default if given is None else torch.as_tensor(given, dtype=torch.int64).cpu()
@@ -430,9 +438,10 @@ class Trainer:
         ]
         return torch.cat(pieces) if pieces else torch.zeros(0, self.spec.classes)
 
-    def probabilities(self, views: Views, weights: Tensor) -> Tensor:
-        """The same for plain rows of a views object (moved to the device as it is)."""
-        numbers = torch.arange(views.n_rows, device=self.device)
+    def probabilities(self, views: Views, weights: Tensor, rows: Tensor | None = None) -> Tensor:
+        """The same for plain rows of a views object (moved to the device as it is), or some."""
+        numbers = torch.arange(views.n_rows) if rows is None else rows
+        numbers = numbers.to(self.device)
         pieces = [
             self.probabilities_of(views.plain(rows), weights) for rows in numbers.split(EVAL_ROWS)
         ]

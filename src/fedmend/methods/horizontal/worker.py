@@ -22,6 +22,7 @@ from fedmend.federation.site import Site
 from fedmend.federation.worker import Worker, exposed
 from fedmend.learn.metrics import confusion, counted, selves
 from fedmend.methods.horizontal.encoding import describe, moments, pool_of
+from fedmend.methods.horizontal.length import held_out, losses_of, softened
 from fedmend.methods.horizontal.local_methods import LocalMethod, Supervised
 from fedmend.methods.horizontal.networks import NetSpec
 from fedmend.methods.horizontal.rounds import (
@@ -34,6 +35,7 @@ from fedmend.methods.horizontal.rounds import (
 from fedmend.methods.horizontal.tallies import judged, log_loss, odds_moments, ranks, tally
 from fedmend.secure.sums import offer_summand
 from fedmend.split.config import resolve_device
+from fedmend.split.features import folds_of
 from fedmend.split.labels import ReportedLabels, ask_for_noise
 from fedmend.split.parts import MANIFEST, read_file, write_file, write_json
 
@@ -41,6 +43,7 @@ MODEL = "model.fmw"
 STATE = "client-{:06d}.fmw"
 UPDATE = "round.update"
 JUDGED = "round.judged"
+HELD_OUT = "round.held-out"
 # A share of a change of weights; a training that goes further has gone astray.
 LIMIT = 4096.0
 
@@ -57,6 +60,7 @@ class ClientWorker(Worker):
         self._warm: Trainer | None = None
         self._pool: Pool | None = None
         self._pooled: Table | None = None
+        self._held = np.zeros(0, np.int64)
         self._common: dict[str, Any] = {}
         self._seed = 0
         self._classes: list[Any] = []
@@ -99,7 +103,29 @@ class ClientWorker(Worker):
     def _fill_pool(self, settings: RoundSettings, device: torch.device) -> None:
         self._pooled = self.table
         pool = pool_of(self._pooled, self._common, self.site.name)
+        if self._common.get("held out of") == self.scope:
+            self._held = self._hold_out(pool)
+            pool = pool.without(self._held)
         self._pool = pool.to(device, settings)
+
+    def _hold_out(self, pool: Pool) -> np.ndarray:
+        """Labelled rows to judge rounds by; none where that would tell of too few.
+
+        In a cross-validation one of its folds, otherwise by a number that each id keeps, so that
+        trainings ask about few sets of rows (as in `split.workers.TopWorker.hold_out`).
+        """
+        rows, account = pool.labelled.numpy(), self.site.rows
+        ids = self.table.ids[rows]
+        folds = folds_of(self.site, ids)
+        if (folds >= 0).any():
+            held = folds == folds[folds >= 0].min()
+        else:
+            classes = pool.labels.numpy()[rows]
+            held = held_out(self.site.draws_of(ids), account.least, classes)
+        sets = [rows[held], rows[~held]]
+        if held.all() or not account.would_admit(self.table, sets, self.about_rows("offer_held")):
+            return rows[:0]
+        return rows[held]
 
     @exposed(kind="weights", takes={"weights": "weights", "extras": "weights"})
     def train_round(
@@ -169,6 +195,20 @@ class ClientWorker(Worker):
             told = judged(probabilities, weight, scale)
         offer_summand(self.site, JUDGED, told, kind="label", opens="statistic")
 
+    @exposed(kind="count", over_rows=False)
+    def holds_out(self) -> bool:
+        """Whether there are rows here to judge rounds by."""
+        self._ready()
+        return len(self._held) > 0
+
+    @exposed(kind="control", takes={"weights": "weights"}, over_rows=True)
+    def offer_held(self, weights: Tensor) -> None:
+        """Put what these weights lose on the rows held out into a secure sum."""
+        _, pool = self._ready()
+        found = self._raw(weights, torch.from_numpy(self._held))
+        told = losses_of(found, self._counted(pool, self._held))
+        offer_summand(self.site, HELD_OUT, told, kind="label", opens="statistic")
+
     @exposed(kind="prediction", takes={"weights": "weights"})
     def predict(self, weights: Tensor) -> np.ndarray:
         """Probabilities of all rows, in the table's order, where the policy lets them out. [n, K]
@@ -213,6 +253,9 @@ class ClientWorker(Worker):
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         if method in ("confusion", "odds", "tallies", "offer_judged"):
             return [self._judging(self._ready()[1])]
+        if method == "offer_held":
+            self._ready()
+            return [self._held]
         return super().rows_asked(method, kwargs)
 
     @property
@@ -223,11 +266,13 @@ class ClientWorker(Worker):
         """Probabilities of the rows that have a label, and how far each counts for each class."""
         _, pool = self._ready()
         rows = self._judging(pool)
+        return self._probabilities(weights)[rows], self._counted(pool, rows)
+
+    def _counted(self, pool: Pool, rows: np.ndarray) -> np.ndarray:
         labels = pool.labels.cpu().numpy()[rows]
         reported = ReportedLabels.of(self.site, self.scope)
         noise = None if reported is None else reported.response
-        weight = counted(labels, len(self._common["classes"]), noise)
-        return self._probabilities(weights)[rows], weight
+        return counted(labels, len(self._common["classes"]), noise)
 
     def _judging(self, pool: Pool) -> np.ndarray:
         """The labelled rows; none where they are so few that their scores would tell of them."""
@@ -235,9 +280,12 @@ class ClientWorker(Worker):
         return rows if len(rows) >= self.site.rows.least else rows[:0]
 
     def _probabilities(self, weights: Tensor) -> np.ndarray:
+        return believed(self._raw(weights), self._common)
+
+    def _raw(self, weights: Tensor, rows: Tensor | None = None) -> np.ndarray:
         trainer, pool = self._ready()
         start = weights.to(trainer.device, trainer.settings.dtype)
-        return trainer.probabilities(pool.views, start).float().cpu().numpy()
+        return trainer.probabilities(pool.views, start, rows).float().cpu().numpy()
 
     def _require_numbers(self, values: Tensor, number: int, most: float = math.inf) -> None:
         """Weights that are no numbers, or beyond `most`, would spoil every party's model."""
@@ -299,6 +347,15 @@ class ModelKeeper(Worker):
         folder = self.site.folder(path)
         write_file(folder / MODEL, model)
         write_json(folder / MANIFEST, manifest)
+
+
+def believed(probabilities: np.ndarray, common: Mapping[str, Any]) -> np.ndarray:
+    """What a network says, as far as it is to be believed. **Shape** [n, K]."""
+    temperature = float(common.get("temperature", 1.0))
+    if temperature == 1.0:
+        return probabilities
+    logs = np.log(np.maximum(probabilities, 1e-12))
+    return softened(logs, temperature).astype(probabilities.dtype)
 
 
 def keep_predictions(site: Site, dataset: str, classes: list[Any], found: np.ndarray) -> None:
