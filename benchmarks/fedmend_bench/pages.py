@@ -23,6 +23,7 @@ from fedmend_bench.flow import one_sided, world
 from fedmend_bench.flow.files import all_lines
 from fedmend_bench.generators import table as generators
 from fedmend_bench.harness import BenchResult
+from fedmend_bench.inc import crowds
 from fedmend_bench.risa import search
 from fedmend_bench.risa.table import paper_table
 from fedmend_bench.sage.curves import MARKS, Curve, add_curves, read_curves
@@ -40,7 +41,7 @@ MADE = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- made: end -->)", re.DOTA
 CIFAR, SEARCH, THREE = "sage-cifar10.csv", "risa-search.jsonl", "risa-three-parties.jsonl"
 ALONE, MADE_ROWS, KEEL = "sage-tables.jsonl", "generators.jsonl", "keel.jsonl"
 FLOW, ONE_SIDED, NUMBERS = "flow.jsonl", "one-sided.jsonl", "numbers.jsonl"
-COMPLETED, TORN = "fedpsg-pum.jsonl", "three-torn.jsonl"
+COMPLETED, TORN, CROWDS = "fedpsg-pum.jsonl", "three-torn.jsonl", "inc-crowds.jsonl"
 BASES = {"FlexMatch+SAGE": "FedAvg+FlexMatch", "FedDB+SAGE": "FedDB", "FedDure+SAGE": "FedDure"}
 SHARES = (1, 10, 20, 30, 40, 50)
 """Of overlap, in the paper's tables of RISA."""
@@ -155,6 +156,30 @@ def _three_torn(file: Path) -> str:
             cells.append(" / ".join(told))
         table.append(cells)
     return _markdown(["", *three.METHODS], table)
+
+
+def _crowds(file: Path) -> str:
+    """Of every crowd and method, means over seeds, and how far InC is ahead of the others."""
+    found: dict[tuple[str, int], list[dict[str, dict[str, float]]]] = {}
+    for line in Kept.at(file).all():
+        crowd = line["cell"]["data"], line["cell"]["annotators"]
+        found.setdefault(crowd, []).append(line["found"])
+    rows = []
+    for (name, count), draws in found.items():
+        for method in crowds.METHODS:
+            own = {
+                what: statistics.mean(each[method][what] for each in draws)
+                for what in crowds.MEASURES
+            }
+            cells = [f"{name.capitalize()}, {count}" if method == "InC" else "", method]
+            for what, digits in (("auc", 4), ("log_loss", 3), ("labels right", 3)):
+                cells.append(_short(own[what], digits))
+            for what in ("auc", "log_loss"):
+                gains = [each["InC"][what] - each[method][what] for each in draws]
+                cells.append("" if method == "InC" else _gained(gains))
+            rows.append([*cells, f"{own['cpu seconds']:.1f}"])
+    head = ["data, annotators", "method", "AUC", "log loss", "labels right"]
+    return _markdown([*head, "InC's AUC less this", "its log loss less this", "CPU s"], rows)
 
 
 def _three_parties(file: Path) -> str:
@@ -539,6 +564,7 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "risa-search-images": (SEARCH, lambda file: _searched(file, ("cifar10",), SHARES, 50000)),
     "risa-three-parties": (THREE, _three_parties),
     "three-torn": (TORN, _three_torn),
+    "inc-crowds": (CROWDS, _crowds),
     "keel-sets": (KEEL, _sets),
     "keel-methods": (KEEL, partial(_beside, metric="AUC")),
     "numbers-sets": (NUMBERS, _sets),

@@ -191,11 +191,19 @@ def test_costs_grow_with_rows_and_parties():
 
 
 def test_rounds_take_steps_in_proportion_to_the_rows():
-    """Measured: means of Adult, Bank and Credit at 600 rows, of Adult and Bank at 2,400."""
-    for rows, seconds in ((600, 5.2), (2400, 34.0)):
+    """Measured: means of Adult, Bank and Credit at 600 rows, of Bank and Credit at 2,400."""
+    for name, rows, seconds in (
+        ("fedavg", 600, 2.3),
+        ("fedavg", 2400, 5.2),
+        ("sage", 600, 4.2),
+        ("sage", 2400, 45.2),
+        ("fixmatch", 2400, 33.1),
+    ):
         sizes = {f"clinic-{at}": rows // 5 for at in range(5)}
         facts = Facts(sizes, dict.fromkeys(sizes, 14), tuple(sizes))
-        assert 0.5 < estimate("fedavg", facts).seconds / seconds < 2
+        assert 0.5 < estimate(name, facts).seconds / seconds < 2
+    of_classes = replace(facts, classes=10)
+    assert estimate("fedavg", of_classes).seconds > 3 * estimate("fedavg", facts).seconds
 
 
 def test_a_small_table_is_foretold_within_a_factor_of_two():

@@ -296,13 +296,15 @@ def facts_of(fed: Federation, *, horizontal: bool = False) -> costs.Facts:
         {name: int(each["features"]) for name, each in roster.items()},
         labellers,
         None if horizontal or not fed.is_aligned else fed.alignment.aligned,
-        classes=_classes(engine.site(labellers[0]).tables["train"]),
+        classes=max(_classes(engine.site(name).tables["train"]) for name in labellers),
         numeric={name: _numbers(engine.site(name).tables["train"]) for name in roster},
     )
 
 
 def _classes(table: Table) -> int:
-    """How many the label has; 1 for a number."""
+    """How many the label has; 1 for a number, or where all rows here are of one class."""
+    if table.y.nunique() < 2:
+        return 1
     found = LabelEncoder("auto").fit(table.y, table.schema[str(table.label)])
     return len(found.classes_) or 1
 

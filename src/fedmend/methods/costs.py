@@ -147,22 +147,22 @@ class Facts:
         told = len(self.labellers) * self.shared * (2 * self.classes - 1)
         return self.voted() + told / 29 + 60_000 * (self.asked.get("secure") == "he")
 
-    def _rounds(self) -> float:
+    def _rounds(self, usual: int) -> float:
         """In all; where held-out rows count them, those waited for, and as many on all rows."""
         rounds, waits = self.asked.get("rounds", 50), self.asked.get("patience", 10)
-        usual = min(rounds, 5 * self.outputs)
+        usual = min(rounds, max(usual, 5 * self.outputs))
         return rounds if waits is None else min(rounds, usual + waits) + usual
 
-    def sent_models(self, encrypted: int = 9) -> float:
+    def sent_models(self, usual: int, encrypted: int = 9) -> float:
         """Of parties in 50 rounds; encrypted: how much larger they are then."""
         parties = min(self.asked.get("per_round") or self.parties, self.parties)
         larger = encrypted if self.asked.get("secure") == "he" else 1
-        return parties * self._rounds() / 50 * larger
+        return parties * self._rounds(usual) / 50 * larger
 
-    def in_rounds(self) -> float:
-        """Rows of all rounds, over 50 of them with 5 epochs."""
-        passes = self.sent_models(encrypted=1) / self.parties * self.asked.get("epochs", 5) / 5
-        return self.all_rows() * passes
+    def in_rounds(self, usual: int) -> float:
+        """Rows of all rounds, over 50 of them with 5 epochs; usual: rounds of two classes."""
+        passes = self.sent_models(usual, encrypted=1) / self.parties
+        return self.all_rows() * passes * self.asked.get("epochs", 5) / 5
 
     def grown(self) -> float:
         """Nodes of trees at the label party, and what its rows and columns take of them."""

@@ -69,9 +69,18 @@ class Record:
 
 
 def _horizontal(
-    name: str, home: str, words: str, *, contest: str = "", rate: tuple[float, float] | None = None
+    name: str,
+    home: str,
+    words: str,
+    *,
+    contest: str = "",
+    rate: tuple[float, float] | None = None,
+    usual: int = 15,
 ) -> Record:
-    """Rounds on rows of the same columns: what travels are models, not rows."""
+    """Rounds on rows of the same columns: what travels are models, not rows.
+
+    usual: as many rounds of them are usually the best.
+    """
     return Record(
         name,
         f"horizontal.{home}",
@@ -79,7 +88,13 @@ def _horizontal(
         "sage",
         classes_only=True,
         contest=contest,
-        rate=rate and Rate(*rate, 0, 1.3e6, Facts.in_rounds, Facts.sent_models, 32),
+        rate=rate
+        and Rate(
+            *(*rate, 0, 1.3e6),
+            lambda facts: facts.in_rounds(usual),
+            lambda facts: facts.sent_models(usual),
+            32,
+        ),
     )
 
 
@@ -243,12 +258,14 @@ _RECORDS = (
         "the labelled rows of all parties; unlabelled ones are not used",
         contest="always",
         rate=(0.5, 7.5),
+        usual=5,
     ),
     _horizontal(
         "fedprox",
         "baselines:FedProx",
         "as fedavg, each party held near the common model",
         rate=(0.5, 7.5),
+        usual=5,
     ),
     _horizontal(
         "fixmatch",
