@@ -11,6 +11,7 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from fedmend_bench.risa import search
 from fedmend_bench.risa.table import paper_table
 from fedmend_bench.sage.curves import MARKS, Curve, add_curves, read_curves
 from fedmend_bench.sage.data import paper_accuracy
-from fedmend_bench.sage.tables import CANDIDATES, Cell, summary
+from fedmend_bench.sage.tables import CANDIDATES, Cell, summary, taken
 from fedmend_bench.tabular import table as tabular
 from fedmend_bench.tabular import three
 from fedmend_bench.tabular.table import main_metric
@@ -537,9 +538,9 @@ def _plug_ins(file: Path) -> str:
     return _markdown([*head, "right", "used"], lines)
 
 
-def _few_labels(file: Path) -> str:
-    """Small tables: every candidate, and what ``auto`` takes."""
-    rows = summary([(Cell(**line["cell"]), line["found"]) for line in Kept.at(file).all()])
+def _few_labels(file: Path, rounds: int) -> str:
+    """Small tables: every candidate, and what ``auto`` takes; rounds: of each, at most."""
+    rows = summary([line for line in _few(file) if line[0].rounds == rounds and line[0].folds])
     told = []
     for row in rows:
         row["alpha"] = f"{row['alpha']:g}"
@@ -548,6 +549,38 @@ def _few_labels(file: Path) -> str:
     return _markdown(list(_FEW.values()), told)
 
 
+def _few(file: Path) -> list[tuple[Cell, dict[str, Any]]]:
+    return [(Cell(**line["cell"]), line["found"]) for line in Kept.at(file).all()]
+
+
+def _counted(file: Path) -> str:
+    """AUC / log loss where rounds are counted by held-out rows, beside all fifty of FedAvg's."""
+    found = {cell: told for cell, told in _few(file) if cell.rounds == FIFTY}
+    groups: dict[tuple[str, str], list[dict[str, dict[str, float]]]] = {}
+    for cell, told in found.items():
+        whole = found.get(replace(cell, patience=None, folds=0))
+        if cell.patience is None or whole is None:
+            continue
+        columns = {"FedAvg, all 50 rounds": whole["test"]["FedAvg"], **told["test"]}
+        columns["`auto`"] = told["test"][taken(told)]
+        groups.setdefault((cell.where, cell.data), []).append(columns)
+    rows = []
+    for (where, data), each in groups.items():
+        cells = [where, data, str(len(each))]
+        for name in each[0]:
+            values = [
+                _short(statistics.mean(one[name][what] for one in each), 3)
+                for what in ("auc", "log_loss")
+            ]
+            cells.append(" / ".join(values))
+        gains = [one["`auto`"]["auc"] - one["FedAvg, all 50 rounds"]["auc"] for one in each]
+        rows.append([*cells, _gained(gains)])
+    names = next(iter(groups.values()))[0]
+    head = ["labels at", "data", "seeds", *names, "`auto`'s AUC less all 50 rounds'"]
+    return _markdown(head, rows)
+
+
+FIFTY = 50
 _FEW = {
     name: name for name in ("labels at", "data", "alpha", "labels", "seeds", "alone", *CANDIDATES)
 } | {
@@ -578,7 +611,9 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "flow": (FLOW, partial(_flow, 0.1)),
     "flow-half": (FLOW, partial(_flow, 0.5)),
     "one-sided": (ONE_SIDED, _one_sided),
-    "sage-tables": (ALONE, _few_labels),
+    "sage-tables": (ALONE, partial(_few_labels, rounds=FIFTY)),
+    "sage-tables-counted": (ALONE, _counted),
+    "sage-tables-twenty": (ALONE, partial(_few_labels, rounds=20)),
     "sage-runs": (CIFAR, lambda file: _standing(file, "accuracy")),
     "sage-published": (CIFAR, lambda file: _standing(file, "accuracy_published")),
     "sage-by-round": (CIFAR, _by_round),
