@@ -171,6 +171,9 @@ def test_how_far_it_is_believed_is_kept_with_the_model(tmp_path):
     np.testing.assert_array_equal(back.predict_proba(fed.on("test"))["p0"], said)
     ours = fed.engine.sites["p0"].tables["test"]
     np.testing.assert_allclose(back.predict_proba(ours), said, atol=1e-6)
+    back.clients_.common["temperature"] = 1.0
+    raw = back.predict_proba(ours)
+    np.testing.assert_allclose(softened(np.log(raw), temperature), said, atol=1e-5)
 
 
 def test_the_rounds_of_a_fold_are_counted_by_another_one():
