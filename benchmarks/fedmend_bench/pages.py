@@ -43,6 +43,7 @@ CIFAR, SEARCH, THREE = "sage-cifar10.csv", "risa-search.jsonl", "risa-three-part
 ALONE, MADE_ROWS, KEEL = "sage-tables.jsonl", "generators.jsonl", "keel.jsonl"
 FLOW, ONE_SIDED, NUMBERS = "flow.jsonl", "one-sided.jsonl", "numbers.jsonl"
 COMPLETED, TORN, CROWDS = "fedpsg-pum.jsonl", "three-torn.jsonl", "inc-crowds.jsonl"
+FORETOLD = "preflight.jsonl"
 BASES = {"FlexMatch+SAGE": "FedAvg+FlexMatch", "FedDB+SAGE": "FedDB", "FedDure+SAGE": "FedDure"}
 SHARES = (1, 10, 20, 30, 40, 50)
 """Of overlap, in the paper's tables of RISA."""
@@ -157,6 +158,46 @@ def _three_torn(file: Path) -> str:
             cells.append(" / ".join(told))
         table.append(cells)
     return _markdown(["", *three.METHODS], table)
+
+
+def _curves(file: Path, numeric: bool) -> str:
+    """What twice the overlap is worth, foretold and really; errors of numbers as they are."""
+    rows, inside = [], {"score": 0, "gain": 0}
+    lines = [line["found"] for line in Kept.at(file).all() if line["found"]["part"] == "curve"]
+    lines = [line for line in lines if (line["metric"] == "rmse") == numeric]
+    lines.sort(key=lambda line: (line["dataset"], line["seed"]))
+
+    def shown(value: float) -> str:
+        return f"{value:,.{0 if value > 1000 else 2}f}" if numeric else _short(value, 3)
+
+    def gained(value: float) -> str:
+        return f"{100 * value:.1f} %".replace("-", "−") if numeric else _signed(value)
+
+    for line in lines:
+        inside["score"] += line["inside"]
+        inside["gain"] += line["gain inside"]
+        rows.append(
+            [
+                line["dataset"],
+                str(line["seed"]),
+                *(shown(line[key]) for key in ("now", "really now", "twice")),
+                f"{shown(line['from'])} to {shown(line['to'])}",
+                shown(line["really twice"]),
+                gained(line["gain"]),
+                f"{gained(line['gain from'])} to {gained(line['gain to'])}",
+                gained(line["real gain"]),
+            ]
+        )
+    off = statistics.mean(abs(line["gain"] - line["real gain"]) for line in lines)
+    what, held = "RMSE" if numeric else "AUC", "80 % interval"
+    head = ["set", "seed", f"{what} now, foretold", "really", "with twice the rows, foretold"]
+    table = _markdown([*head, held, "really", "gain, foretold", held, "really"], rows)
+    told = f"{off:.1%}".replace("%", " %") if numeric else _short(off, 4)
+    of = f"of {len(lines)}"
+    return (
+        f"{table}\n\nThe foretold gain is off by {told} on average; the real gain is within its "
+        f"interval in {inside['gain']} {of}, the real score in {inside['score']} {of}."
+    )
 
 
 def _crowds(file: Path) -> str:
@@ -598,6 +639,8 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "risa-three-parties": (THREE, _three_parties),
     "three-torn": (TORN, _three_torn),
     "inc-crowds": (CROWDS, _crowds),
+    "preflight-curves": (FORETOLD, partial(_curves, numeric=False)),
+    "preflight-numbers": (FORETOLD, partial(_curves, numeric=True)),
     "keel-sets": (KEEL, _sets),
     "keel-methods": (KEEL, partial(_beside, metric="AUC")),
     "numbers-sets": (NUMBERS, _sets),
