@@ -163,6 +163,7 @@ def compare(
     *,
     seeds: int,
     rows: int,
+    first_seed: int = 0,
     test: int = 3000,
     folder: str | Path | None = None,
 ) -> tuple[list[dict[str, Any]], list[Bar]]:
@@ -172,7 +173,8 @@ def compare(
         if name in GIVEN and count != counts[0]:
             continue
         many = GIVEN.get(name, count)
-        cells = [Cell(name, many, seed, rows, test) for seed in range(seeds)]
+        wanted = range(first_seed, first_seed + seeds)
+        cells = [Cell(name, many, seed, rows, test) for seed in wanted]
         found = [each for each in run_cells(measure, cells, folder) if "failed" not in each]
         for method in METHODS:
             line: dict[str, Any] = {"data": name, "annotators": many, "method": method}

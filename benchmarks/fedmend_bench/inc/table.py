@@ -62,6 +62,7 @@ def run(
     methods: str | Sequence[str] = TABLE_METHODS,
     settings: str | Sequence[str] = tuple(SPANS),
     seeds: int = 5,
+    first_seed: int = 0,
     epochs: int = 100,
     rows: int | None = None,
     sheets: int | None = None,
@@ -81,7 +82,7 @@ def run(
     labelled: the share of rows that each annotator labels, where noise is put on.
     corrector: measure InC with a corrector of this model instead, over a federation.
     crowds: measure InC's defaults beside those of EM and MJ instead, on these tables with so many
-    `annotators`, and on LabelMe and a made text (`crowds.py`).
+    `annotators`, and on LabelMe and a made text (`crowds.py`); seeds from `first_seed` on.
     part: "crowd" measures what votes alone cost among 203 annotators of 5,000 (or `rows`) rows,
     "seconds" what trainings of 10 epochs cost on all shapes of the paper's Table 3.
     """
@@ -101,6 +102,7 @@ def run(
             chosen("crowds", crowds, (*TABLES, *GIVEN)),
             [int(each) for each in chosen("annotators", map(str, listed(annotators)), counts)],
             seeds=seeds,
+            first_seed=first_seed,
             rows=rows or 2000,
             folder=folder,
         )

@@ -149,15 +149,25 @@ def test_a_sum_over_one_party_is_not_asked_for():
     assert len(model.history_) == UNJUDGED
 
 
-@pytest.mark.parametrize("options", [{"secure": "masks"}, {"label_dp": 3.0}])
-def test_what_else_a_training_keeps_secret_stays_so(options):
-    model = FedAvg(**SURE, **options).fit(federation())
-    assert len(model.history_) <= 50
-    assert np.isfinite(model.evaluate(model.fed_.on("test"))["log_loss"])
+def test_under_masks_no_weights_reach_the_coordinator_from_either_training():
+    fed = federation()
+    model = FedAvg(**SURE, secure="masks").fit(fed)
+    assert np.isfinite(model.evaluate(fed.on("test"))["log_loss"])
+    told = {(entry.kind, entry.receiver) for entry in fed.ledger}
+    assert ("masked", "coordinator") in told and ("weights", "coordinator") not in told
+
+
+def test_labels_that_are_told_at_random_are_told_once_for_both_trainings():
+    model = FedAvg(**SURE, label_dp=3.0).fit(federation())
+    assert (
+        model.privacy_["spent"] == model.privacy_["new"] == dict.fromkeys(("p0", "p1", "p2"), 3.0)
+    )
 
 
 def test_servers_that_look_at_single_updates_are_judged_by_sums_too():
-    assert len(FedDB(**SURE).fit(federation()).history_) < 30
+    fed = federation()
+    FedDB(**SURE).fit(fed)
+    assert "masked" in {entry.kind for entry in fed.ledger}
 
 
 def test_how_far_it_is_believed_is_kept_with_the_model(tmp_path):
