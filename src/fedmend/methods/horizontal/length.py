@@ -23,7 +23,7 @@ for an answer to rest on."""
 UNJUDGED = 20
 """So many rounds where no party has rows enough to judge by."""
 UNSURE = (
-    "No labelled rows were set aside, which takes two parties, and at one of them over three times "
+    "No labelled rows were held out, which takes two parties, and at one of them over three times "
     "its min_rows: the number of rounds was not chosen by held-out rows, and probabilities may be "
     "surer than they should be."
 )
