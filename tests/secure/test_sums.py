@@ -1,3 +1,4 @@
+import threading
 import warnings
 
 import numpy as np
@@ -21,6 +22,7 @@ from fedmend.errors import (
 from fedmend.federation import KINDS, Alignment, Each, Federation, Party, Policy
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.secure.sums import (
+    LITTLE,
     NEIGHBOURS,
     SumSession,
     SumWorker,
@@ -139,6 +141,26 @@ def test_a_worker_may_give_its_own_summand():
     assert np.array_equal(result.values, 2 * (arrays[0] + arrays[1]))
 
 
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("size", [LITTLE, LITTLE + 1])
+def test_few_values_of_one_process_are_summed_in_turn_others_by_threads(size, apart, monkeypatch):
+    asked = []
+
+    class WatchedSumWorker(SumWorker):
+        def summand(self, name):
+            asked.append(threading.current_thread().name.rpartition("_")[0])
+            return super().summand(name)
+
+    monkeypatch.setattr(LocalEngine, "apart", apart)
+    arrays = [np.full(size, number, np.uint8) for number in range(3)]
+    one = session(federation(arrays), worker=WatchedSumWorker)
+    for _ in range(2):  # how many values there are is known after the first time
+        asked.clear()
+        assert (one.sum("x", between=(0, 2)).values == 3).all()
+    threads = size > LITTLE or apart
+    assert asked == 3 * ["fedmend-sum" if threads else ""]
+
+
 # ---------------------------------------------------------------------------------- wrong use
 
 
@@ -204,8 +226,11 @@ STEPS = [("masks", step) for step in ("public_key", "prepare_round", "masked")]
 STEPS += [("he", step) for step in ("public_key", "prepare_round", "encrypted")]
 
 
-@pytest.mark.parametrize(("mode", "step"), STEPS)
-def test_a_party_that_leaves_stops_the_sum_or_is_left_out(mode, step):
+@pytest.mark.parametrize(
+    ("mode", "step", "apart"), [(*each, False) for each in STEPS] + [("masks", "masked", True)]
+)
+def test_a_party_that_leaves_stops_the_sum_or_is_left_out(mode, step, apart, monkeypatch):
+    monkeypatch.setattr(LocalEngine, "apart", apart)  # who is, is asked by threads
     arrays = [np.arange(4) + 100 * number for number in range(4)]
     with pytest.raises(PartyFailed, match="'p1' .*'x'.*connection lost.* Mend: bring it back"):
         leaving(arrays[:3], mode, step).sum("x")

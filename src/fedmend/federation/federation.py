@@ -90,7 +90,7 @@ class Each:
 class WorkerGroup:
     """One worker at each of several parties. A method called on the group is called at all.
 
-    Every public name of a worker group but `stop` is a method that its workers expose.
+    Every public name of a worker group but `stop` and `apart` is a method that its workers expose.
     """
 
     def __init__(self, engine: Engine, worker: type[Worker], handles: dict[str, str]) -> None:
@@ -139,6 +139,11 @@ class WorkerGroup:
     ) -> Call:
         bound = exposure.bind(f"{self._worker.worker_name()}.{exposure.method}", args, kwargs)
         return Call(party, self._handles[party], self._worker, exposure, bound)
+
+    @property
+    def apart(self) -> bool:
+        """Whether they run in other processes than whoever calls them."""
+        return self._engine.apart
 
     def stop(self) -> None:
         """End the workers; what they held ends with them."""

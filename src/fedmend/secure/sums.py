@@ -88,6 +88,8 @@ NEIGHBOURS = 16
 """With how many others a party shares masks, at most: work grows with K and not with K²."""
 AT_ONCE = 32
 """How many parties are asked at the same time: more threads take more time than they save."""
+LITTLE = 1 << 16
+"""So many values are summed in less time than threads of one process wait for each other."""
 MAX_FRACTION_BITS = 52
 _CHUNK = 1 << 16  # values that stay in the cache from the first look to the last
 _SHELF = "secure.sums"
@@ -704,6 +706,7 @@ class SumSession:
         self._keys: dict[str, bytes] = {}
         self._met: tuple[str, ...] = ()
         self._last: tuple[Any, ...] = ()  # name, form, parties, number, shape and method
+        self._size = 0  # of the array a party sums, as far as it is known
         self._alone = True  # nobody else sums over these workers, as far as was seen
         self._public_key: Any = None
         self._pool: ThreadPoolExecutor | None = None  # its threads end with the session
@@ -845,6 +848,7 @@ class SumSession:
                 told = self._ask(parties, "prepare_round", *settings, *more)
                 if not self._gone:
                     shape, kind = self._one_shape(name, told)
+                    self._size = math.prod(shape)
                     how = method.format(kind=kind)
                     sent = self._ask(parties, how, number, *args)
                     if not self._gone:
@@ -887,9 +891,7 @@ class SumSession:
         return packing.unpack(residues, size)
 
     def _ask(self, parties: Sequence[str], method: str, *args: Any) -> dict[str, Any]:
-        """Call all parties at once. Who is gone is noted and left out; other errors are raised."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(min(len(self.workers), AT_ONCE), "fedmend-sum")
+        """Call all parties. Who is gone is noted and left out; other errors are raised."""
         answers: dict[str, Any] = dict.fromkeys(parties)
 
         def ask(some: Sequence[str]) -> None:
@@ -900,15 +902,26 @@ class SumSession:
                 except Exception as error:  # raised below, when all have answered
                     answers[party] = error
 
-        # One task a thread: a task takes as long to hand over as many an answer.
-        for task in [self._pool.submit(ask, parties[at::AT_ONCE]) for at in range(AT_ONCE)]:
-            task.result()
+        if self._in_turn:
+            ask(parties)
+        else:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(min(len(self.workers), AT_ONCE), "fedmend-sum")
+            # One task a thread: a task takes as long to hand over as many an answer.
+            for task in [self._pool.submit(ask, parties[at::AT_ONCE]) for at in range(AT_ONCE)]:
+                task.result()
         failed = {party: each for party, each in answers.items() if isinstance(each, Exception)}
         self._gone = {party: each for party, each in failed.items() if isinstance(each, _ABSENCE)}
         for party, error in failed.items():
             if party not in self._gone:
                 raise error
         return {party: each for party, each in answers.items() if party not in self._gone}
+
+    @property
+    def _in_turn(self) -> bool:
+        """Whether parties in one process with little to do are asked one after another."""
+        little = self.mode != "he" and self._size <= LITTLE
+        return little and not self.workers.apart
 
     def _go_on_without_absent(self, name: str) -> None:
         """After a drop-out: stop, or leave the absent parties out from now on."""
