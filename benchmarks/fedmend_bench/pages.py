@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,10 @@ from fedmend_bench.flow.files import all_lines
 from fedmend_bench.generators import table as generators
 from fedmend_bench.harness import BenchResult
 from fedmend_bench.inc import crowds
+from fedmend_bench.inc.batched import CLEAN, TABLE_METHODS
+from fedmend_bench.inc.data import HUMAN, TABLE_KINDS
+from fedmend_bench.inc.runs import Finding
+from fedmend_bench.inc.table import human_rows, noise_rows
 from fedmend_bench.risa import search
 from fedmend_bench.risa.table import paper_table
 from fedmend_bench.sage.curves import MARKS, Curve, add_curves, read_curves
@@ -43,8 +47,12 @@ CIFAR, SEARCH, THREE = "sage-cifar10.csv", "risa-search.jsonl", "risa-three-part
 ALONE, MADE_ROWS, KEEL = "sage-tables.jsonl", "generators.jsonl", "keel.jsonl"
 FLOW, ONE_SIDED, NUMBERS = "flow.jsonl", "one-sided.jsonl", "numbers.jsonl"
 COMPLETED, TORN, CROWDS = "fedpsg-pum.jsonl", "three-torn.jsonl", "inc-crowds.jsonl"
-FORETOLD = "preflight.jsonl"
+FORETOLD, NOISY = "preflight.jsonl", "inc.jsonl"
 BASES = {"FlexMatch+SAGE": "FedAvg+FlexMatch", "FedDB+SAGE": "FedDB", "FedDure+SAGE": "FedDure"}
+VARIANTS = ["EM soft", "InC bayes", "InC product", "InC product hard", "InC crossfit"]
+STAGES = ["InC initialise only", "InC row", "InC row correct only"]
+STAGES += ["InC product", "InC product correct only"]
+"""Of InC: the methods of two tables."""
 SHARES = (1, 10, 20, 30, 40, 50)
 """Of overlap, in the paper's tables of RISA."""
 ROUNDS = (1, 5, 10, 20, 30, 50, 75, 100, 150, 200, 250, 300)
@@ -222,6 +230,56 @@ def _crowds(file: Path) -> str:
             rows.append([*cells, f"{own['cpu seconds']:.1f}"])
     head = ["data, annotators", "method", "AUC", "log loss", "labels right"]
     return _markdown([*head, "InC's AUC less this", "its log loss less this", "CPU s"], rows)
+
+
+def _noisy(file: Path, told: Sequence[str], beside: bool = True, **asked: Sequence[Any]) -> str:
+    """Accuracy, labels that are right, or both, by method and setting; in brackets the paper's.
+
+    asked: what the batches may have in these fields. What they all have is no column.
+    """
+    found: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {}
+    settings: list[str] = []
+    for line in Kept.at(file).all():
+        cell = line["cell"]
+        if any(cell[key] not in allowed for key, allowed in asked.items()):
+            continue
+        of = cell["data"], cell["model"], cell["kind"]
+        settings = cell["settings"]
+        for row in noise_rows(*of, Finding.of(line["found"]), beside=beside):
+            if row["of"] in told:
+                method = row["method"].replace(" (", " (/ " if len(told) > 1 else " (")
+                if len(told) > 1 and method == CLEAN:
+                    method += " (/ ceiling)"
+                found.setdefault((*of, method), {})[row["of"]] = row
+    head = [("data", "model", "noise", "method")[at] for at in _differing(found)]
+    lines = []
+    for key, rows in found.items():
+        cells = [key[at] for at in _differing(found)]
+        for setting in settings:
+            values = [_short(rows[what][setting], 3) for what in told]
+            paper = rows[told[0]].get(f"{setting}, paper")
+            cells.append(" / ".join(values) + (f" ({_short(paper, 3)})" if paper else ""))
+        lines.append(cells)
+    return _markdown([*head, *settings], lines)
+
+
+def _differing(keys: Iterable[tuple[str, ...]]) -> list[int]:
+    """The places at which not all keys have the same."""
+    return [at for at, values in enumerate(zip(*keys, strict=True)) if len(set(values)) > 1]
+
+
+def _human(file: Path) -> str:
+    """Accuracy / labels that are right, by model and method."""
+    lines: dict[str, dict[str, str]] = {}
+    for line in Kept.at(file).all():
+        cell = line["cell"]
+        if cell["kind"] == HUMAN:
+            for row in human_rows(cell["data"], cell["model"], Finding.of(line["found"])):
+                shown = f"{_short(row['accuracy'], 3)} / {_short(row['corrected'], 3)}"
+                lines.setdefault(cell["model"], {})[row["method"]] = shown
+    head = ["model", *next(iter(lines.values()))]
+    head[head.index(CLEAN)] = f"{CLEAN} (/ ceiling)"
+    return _markdown(head, [[model, *cells.values()] for model, cells in lines.items()])
 
 
 def _three_parties(file: Path) -> str:
@@ -518,18 +576,18 @@ def _standing(file: Path, key: str) -> str:
 
 
 def _in_short(file: Path) -> str:
-    """Of long runs, for the page of all benchmarks."""
+    """Long runs of the paper's Table 1, for the page of all benchmarks."""
     lines = []
     for group in _groups(read_curves(file)):
         rounds = min(curve.rounds[-1]["round"] for curve in group)
-        if rounds >= 200:
-            method, alpha = group[0].method, group[0].alpha
+        method, alpha = group[0].method, group[0].alpha
+        paper = paper_accuracy("cifar10", alpha).get(method)
+        if rounds >= 200 and paper is not None:
             told = [
                 _averaged(group, tell) if len(group) > 1 else _percent(tell(group[0]))
                 for tell in (_best, _last)
             ]
-            paper = str(paper_accuracy("cifar10", alpha).get(method, "–"))
-            lines.append([method, f"{alpha:g}", str(len(group)), str(rounds), *told, paper])
+            lines.append([method, f"{alpha:g}", str(len(group)), str(rounds), *told, str(paper)])
     head = ["", "alpha", "seeds", "rounds", "best, %", "last, %", "paper, 300 rounds"]
     return _markdown(head, lines)
 
@@ -632,6 +690,14 @@ _FEW = {
 }
 
 
+_BOTH = ("accuracy", "corrected")
+_MAIN: dict[str, Any] = {
+    "methods": [list(TABLE_METHODS)],
+    "kind": TABLE_KINDS,
+    "labelled": [1.0],
+}
+
+
 TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "risa-search": (SEARCH, lambda file: _searched(file, ("adult", "credit"), (1, 10, 50), 3000)),
     "risa-search-digits": (SEARCH, lambda file: _searched(file, ("digits",), (10, 50), 1000)),
@@ -639,6 +705,16 @@ TABLES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "risa-three-parties": (THREE, _three_parties),
     "three-torn": (TORN, _three_torn),
     "inc-crowds": (CROWDS, _crowds),
+    **{
+        f"inc-{data}{beside}": (NOISY, partial(_noisy, told=[told], data=[data], **_MAIN))
+        for data in ("letter", "covertype", "sensorless")
+        for beside, told in (("", "accuracy"), ("-labels", "corrected"))
+    },
+    "inc-variants": (NOISY, partial(_noisy, told=_BOTH, beside=False, methods=[VARIANTS])),
+    "inc-stages": (NOISY, partial(_noisy, told=_BOTH, beside=False, methods=[STAGES])),
+    "inc-rows": (NOISY, partial(_noisy, told=_BOTH, beside=False, kind=["instance"])),
+    "inc-part": (NOISY, partial(_noisy, told=_BOTH, beside=False, labelled=[0.5])),
+    "inc-human": (NOISY, _human),
     "preflight-curves": (FORETOLD, partial(_curves, numeric=False)),
     "preflight-numbers": (FORETOLD, partial(_curves, numeric=True)),
     "keel-sets": (KEEL, _sets),

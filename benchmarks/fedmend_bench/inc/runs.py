@@ -7,7 +7,7 @@ With a folder to keep them in, each batch's outcomes become a file of their own 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,18 +55,23 @@ class Finding:
     redrawn: int
     device: str
 
+    @classmethod
+    def of(cls, kept: Mapping[str, Any]) -> Finding:
+        """As a line of a file has it."""
+        measured = ("accuracy", "correction")
+        outcomes = [
+            Outcome(**each | {name: np.asarray(each[name]) for name in measured})
+            for each in kept["outcomes"]
+        ]
+        return cls(outcomes, kept["seconds"], kept["redrawn"], kept["device"])
+
 
 def finding(plan: Plan, device: str, folder: str | Path | None = None) -> Finding:
     """Train the batch, or take what an earlier run kept of it."""
     (found,) = run_cells(lambda plan: asdict(_trained(plan, device)), [plan], folder)
     if "failed" in found:
         raise ConfigError(f"{plan.data}, {plan.model}, {plan.kind}: {found['failed']}")
-    measured = ("accuracy", "correction")
-    outcomes = [
-        Outcome(**each | {name: np.asarray(each[name]) for name in measured})
-        for each in found.pop("outcomes")
-    ]
-    return Finding(outcomes, **found)
+    return Finding.of(found)
 
 
 def _trained(plan: Plan, device: str) -> Finding:

@@ -137,11 +137,11 @@ def run(
         found = finding(plan, device, folder)
         seconds[plan.data, plan.model, plan.kind] = found.seconds
         if plan.kind == HUMAN:
-            out += _crowd_rows(plan.data, plan.model, found)
+            out += human_rows(plan.data, plan.model, found)
             bars += _crowd_bars(plan.data, plan.model, found.outcomes)
         else:
             whole_votes = labelled == 1 and plan.kind in TABLE_KINDS
-            out += _rows(plan.data, plan.model, plan.kind, found, beside=whole_votes)
+            out += noise_rows(plan.data, plan.model, plan.kind, found, beside=whole_votes)
             promised = _quick_bars if quick else _bars if whole_votes else _behind_bars
             bars += promised(plan.data, plan.model, plan.kind, found.outcomes)
     whole = sum(seconds.get(("letter", model, "symmetric"), np.nan) for model in ("lr", "mlp"))
@@ -184,7 +184,7 @@ def _corrector(
         began = time.perf_counter()
         outcomes = federated.outcomes(name, model, shape, kind, settings, **how)
         found = Finding(outcomes, time.perf_counter() - began, 0, "cpu")
-        rows = _rows(name, model, kind, found)
+        rows = noise_rows(name, model, kind, found)
         out += [row | {"corrector": shape} for row in rows if "ceiling" not in row["method"]]
         own = _bars(name, model, kind, outcomes)
         bars += [replace(bar, name=f"{bar.name}, corrector {shape}") for bar in own]
@@ -194,7 +194,7 @@ def _corrector(
 # ---------------------------------------------------------------------------------- showing
 
 
-def _rows(
+def noise_rows(
     name: str, model: str, kind: str, found: Finding, beside: bool = True
 ) -> list[dict[str, Any]]:
     """Accuracy and corrected labels of each method, setting by setting, the paper's beside ours."""
@@ -226,7 +226,7 @@ def _paper(measure: str, name: str, model: str) -> dict[tuple[str, str], float]:
     return paper_table("accuracy", name, model.split("-")[0])
 
 
-def _crowd_rows(name: str, model: str, found: Finding) -> list[dict[str, Any]]:
+def human_rows(name: str, model: str, found: Finding) -> list[dict[str, Any]]:
     return [
         {
             "data": name,
