@@ -11,7 +11,7 @@ from fedmend.federation import read_ledger
 from fedmend.federation.ledger import inspect_ledger
 from fedmend.federation.reconcile import reconcile
 
-from .conftest import wait_until
+from .conftest import running, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +91,13 @@ def test_each_party_saw_what_it_was_asked_for(world, record):
 
 
 @pytest.mark.slow
-def test_where_nothing_is_evaluated_every_row_of_every_party_trains(world, monkeypatch):
-    monkeypatch.setattr(world, "config", lambda: _unevaluated(type(world).config(world)))
-    far, here = world.run("every row"), world.run_here("every row here")
+def test_where_nothing_is_evaluated_every_row_of_every_party_trains(
+    tmp_path, probe_path, monkeypatch
+):
+    # Parties that have told of the training rows alone do not tell of a few more.
+    with running(tmp_path) as world:
+        monkeypatch.setattr(world, "config", lambda: _unevaluated(type(world).config(world)))
+        far, here = world.run("every row"), world.run_here("every row here")
     assert far.overview["parties"] == here.overview["parties"]
     assert [each["rows"] for each in far.overview["parties"]] == [300, 300]
     assert far.methods[0].history == here.methods[0].history and not far.methods[0].scores
