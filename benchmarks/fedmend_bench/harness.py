@@ -233,6 +233,7 @@ def show(result: BenchResult, console: Console | None = None) -> None:
     """Print the table and the bars."""
     from rich import box
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     if console is None:
@@ -246,7 +247,7 @@ def show(result: BenchResult, console: Console | None = None) -> None:
         numeric = all(_is_number(row.get(column)) for row in result.rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in result.rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
+        table.add_row(*(escape(shown(row.get(column))) for column in columns))
     console.print(table)
     if result.bars:
         bars = Table(
@@ -257,7 +258,7 @@ def show(result: BenchResult, console: Console | None = None) -> None:
             numbers.justify = "right"
         for bar in result.bars:
             verdict = "[green]yes[/]" if bar.holds else "[red]no[/]"
-            bars.add_row(bar.name, _cell(bar.value), _cell(bar.target), verdict)
+            bars.add_row(bar.name, escape(shown(bar.value)), escape(shown(bar.target)), verdict)
         console.print(bars)
     console.print(f"[dim]{result.command}[/]", highlight=False)
 
@@ -267,9 +268,8 @@ def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
-def _cell(value: Any) -> str:
-    from rich.markup import escape
-
+def shown(value: Any) -> str:
+    """A value as a table shows it."""
     value = plain(value)
     if value is None:
         return "–"
@@ -279,4 +279,4 @@ def _cell(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1e5 else f"{value:,.0f}"
-    return escape(str(value))
+    return str(value)
