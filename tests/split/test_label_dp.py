@@ -199,7 +199,7 @@ def test_a_tables_labels_are_told_as_often_as_they_should(classes):
 
 
 def test_missing_labels_stay_missing_and_numbers_are_refused():
-    said = pd.Series(["no", None, "yes", "no"], dtype=object)
+    said = pd.Series(["no", None, "yes", "no"], dtype="category")
     table = Table(np.arange(4), {"y": said}, label="y")
     assert with_reported_labels(table, 5.0).y.isna().tolist() == [False, True, False, False]
     with pytest.raises(DataError, match="label is a number"):
@@ -229,13 +229,14 @@ def test_rows_without_a_label_stay_a_table_of_the_same_columns():
     rows=st.integers(12, 60),
     epsilon=st.floats(0.05, 9.0),
     seed=st.integers(0, 2**16),
+    kind=st.sampled_from([object, "category", "string"]),
 )
-def test_told_labels_of_any_table(classes, rows, epsilon, seed):
+def test_told_labels_of_any_table(classes, rows, epsilon, seed, kind):
     rng = np.random.default_rng(seed)
     labels = np.array([f"c{at}" for at in range(classes)], object)[np.arange(rows) % classes]
     labels[rng.random(rows) < 0.2] = None
     labels[:classes] = [f"c{at}" for at in range(classes)]  # every class is there
-    table = Table(rng.permutation(rows), {"y": pd.Series(labels)}, label="y")
+    table = Table(rng.permutation(rows), {"y": pd.Series(labels, dtype=kind)}, label="y")
     party = Site("a", {"train": table}, policy=Policy(label_epsilon=math.inf))
     assert ReportedLabels.of(party, "train") is None
     account = ask_for_noise(party, "train", epsilon, by="a test")

@@ -95,7 +95,8 @@ class Noise:
     def numbers(self, labels: pd.Series) -> np.ndarray:
         """Class numbers; -1 where there is no label, or one of no class."""
         place = {value: at for at, value in enumerate(self.classes)}
-        return labels.map(place).fillna(-1).to_numpy(np.int64)
+        found = labels.astype(object).map(place)  # of categories gaps could not be filled
+        return found.fillna(-1).to_numpy(np.int64)
 
 
 def relabelled(table: Table, column: str, classes: Sequence[Any], numbers: np.ndarray) -> Table:
