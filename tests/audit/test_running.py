@@ -8,8 +8,10 @@ import pytest
 import fedmend as fm
 from fedmend.audit import Audit, AuditReport
 from fedmend.audit.recorder import rehearsal
+from fedmend.audit.running import _scores
 from fedmend.audit.statement import statement
 from fedmend.errors import ConfigError, DataError
+from fedmend.split.labels import ask_for_noise
 
 QUICK = {"known_labels": (10,), "repeats": 2, "known_rows": 60}
 
@@ -42,6 +44,19 @@ def test_a_report_is_text_and_json_and_back(report, tmp_path):
     assert str(again) == str(report)
     for word in ("strong", "what lowers it", "received gradient (high)", "test rows"):
         assert word in str(report)
+
+
+def test_a_model_is_scored_by_true_labels_whatever_was_told_of_them(make_fed, make_frame):
+    fed = make_fed(make_frame(240), test=make_frame(80, seed=1))
+    copy = rehearsal(fed, [])
+    model = fm.VFL(epochs=4).fit(copy)
+    true = model.evaluate(copy.on("test"))
+    site = copy.engine.site(copy.label_parties[0])
+    for scope in ("train", "test"):
+        ask_for_noise(site, scope, 1.0, by="a test")
+    told = model.evaluate(copy.on("test"))
+    assert told["accuracy"] != true["accuracy"]
+    assert _scores(model, copy)[0] == pytest.approx(true)
 
 
 def weights_of(fed, model) -> list[np.ndarray]:

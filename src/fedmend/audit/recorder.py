@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ import torch
 from fedmend.errors import ConfigError
 from fedmend.federation import Federation, Ledger, Site, Worker, wire
 from fedmend.federation.engines.local import LocalEngine
+from fedmend.federation.labels import LabelGuard
 
 WEIGHTED_SUMS = "additive"
 BOTTOM = "bottom"
@@ -73,6 +74,11 @@ class RecordedSite(Site):
         }
         self._hear = hear
         self._inside: dict[str, tuple[Mapping[str, Any], Any]] = {}
+
+    def show_labels(self) -> None:
+        """From now on its labels are seen as they are, whatever methods were let to know."""
+        policy = replace(self.policy, label_dp_only=False)
+        self.labels = LabelGuard(self.name, self.tables, policy, None, "")
 
     def call(self, handle: str, method: str, kwargs: Mapping[str, Any]) -> Any:
         before = self._in_flight(handle)

@@ -63,8 +63,8 @@ class Audit(Parameters):
     a party has, one figure for each number. known_rows: rows of which an attacker knows the other
     party's columns. repeats: draws of examples. most_rows: on how many rows a guess is scored.
     attacks: some of "gradients", "bottom", "embeddings", "weights", "votes", "membership",
-    "products", "trees" and "cuts"; by default all of them. All are judged by true labels, whatever
-    a method's label_dp lets it know.
+    "products", "trees" and "cuts"; by default all of them. They and the model are judged by
+    true labels, whatever a method's label_dp lets it know.
     """
 
     looks: int = 10
@@ -187,10 +187,15 @@ def _audible(method: Any) -> list[str]:
 
 
 def _scores(model: Any, fed: Federation) -> tuple[dict[str, float], str]:
-    """The model's own scores, on test rows where all parties have some, else on its own rows."""
+    """The model's own scores, on test rows where all parties have some, else on its own rows.
+
+    By true labels, as attacks: told ones make of a price what chance makes of it.
+    """
     if not model.predicts:
         return {}, ""
     sites = fed.engine.sites  # type: ignore[attr-defined]  # a rehearsal's is always local
+    for site in sites.values():
+        site.show_labels()
     tested = all(len(site.tables.get("test", ())) for site in sites.values())
     where = fed.on("test") if tested else fed
     if not where.label_parties:
