@@ -33,7 +33,7 @@ HELP = "the tables of results pages, made anew from the files of results; measur
 
 RESULTS = Path(__file__).parents[1] / "results"
 MADE = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- made: end -->)", re.DOTALL)
-PRINTED = ("sums", "split", "split-sealed", "psi", "correlation", "engine", "leaks-others")
+PRINTED = ("sums", "split", "split-sealed", "psi", "correlation", "engine", "leaks", "leaks-others")
 """Results of a command as it wrote them."""
 
 
