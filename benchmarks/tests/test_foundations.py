@@ -140,7 +140,7 @@ def test_the_quick_run_holds_what_does_not_depend_on_the_machine(monkeypatch):
 
 @pytest.mark.slow
 def test_a_line_for_each_setting_with_its_price() -> None:
-    settings = ["VFL", "VFL, labels told with ε = 1"]
+    settings = ["VFL", "VFL, randomised-response labels, ε = 1"]
     found = leaks.run(quick=True, settings=settings, rows=240, epochs=3)
     plain, told = found.rows
     assert [plain["method"], told["method"]] == settings

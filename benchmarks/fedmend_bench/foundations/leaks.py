@@ -40,8 +40,8 @@ SETTINGS: dict[str, tuple[type, dict[str, Any]]] = {
     "VFL, embedding 1": (VFL, {"embedding": 1}),
     "VFL, bottom 64-64-64, embedding 4": (VFL, {"bottom": (64, 64, 64), "embedding": 4}),
     "VFL, 3 epochs": (VFL, {"epochs": 3, "patience": None}),
-    "VFL, labels told with ε = 2": (VFL, {"label_dp": 2.0}),
-    "VFL, labels told with ε = 1": (VFL, {"label_dp": 1.0}),
+    "VFL, randomised-response labels, ε = 2": (VFL, {"label_dp": 2.0}),
+    "VFL, randomised-response labels, ε = 1": (VFL, {"label_dp": 1.0}),
     "FewShotVFL": (FewShotVFL, {"local_updates": 300}),
     "RISA": (RISA, {}),
 }
@@ -238,7 +238,7 @@ def labellers(epochs: int, seed: int) -> list[dict[str, Any]]:
     for title, params in (
         ("InC", {}),
         ("InC, T stays at the parties", {"share_expertise": False}),
-        ("InC, labels told with ε = 1", {"label_dp": 1.0}),
+        ("InC, randomised-response labels, ε = 1", {"label_dp": 1.0}),
     ):
         method = InC(epochs=epochs, seed=seed, **params)
         found += _lines(

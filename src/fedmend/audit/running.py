@@ -189,7 +189,8 @@ def _audible(method: Any) -> list[str]:
 def _scores(model: Any, fed: Federation) -> tuple[dict[str, float], str]:
     """The model's own scores, on test rows where all parties have some, else on its own rows.
 
-    By true labels, as attacks: told ones make of a price what chance makes of it.
+    By true labels, as attacks are judged: a score that is estimated from randomised labels scatters
+    by more than a defence costs.
     """
     if not model.predicts:
         return {}, ""
