@@ -71,12 +71,12 @@ def _differing(keys: Iterable[tuple[str, ...]]) -> list[int]:
     return [at for at, values in enumerate(zip(*keys, strict=True)) if len(set(values)) > 1]
 
 
-def _human(file: Path) -> str:
+def _human(file: Path, data: str) -> str:
     """Accuracy / labels that are right, by model and method."""
     lines: dict[str, dict[str, str]] = {}
     for line in Kept.at(file).all():
         cell = line["cell"]
-        if cell["kind"] == HUMAN:
+        if cell["kind"] == HUMAN and cell["data"] == data:
             for row in human_rows(cell["data"], cell["model"], Finding.of(line["found"])):
                 shown = f"{md.short(row['accuracy'], 3)} / {md.short(row['corrected'], 3)}"
                 lines.setdefault(cell["model"], {})[row["method"]] = shown
@@ -120,5 +120,6 @@ TABLES: Tables = {
     "inc-stages": (NOISY, partial(_noisy, told=_BOTH, beside=False, methods=[STAGES])),
     "inc-rows": (NOISY, partial(_noisy, told=_BOTH, beside=False, kind=["instance"])),
     "inc-part": (NOISY, partial(_noisy, told=_BOTH, beside=False, labelled=[0.5])),
-    "inc-human": (NOISY, _human),
+    "inc-human": (NOISY, partial(_human, data="labelme")),
+    "inc-human-images": (NOISY, partial(_human, data="cifar10n")),
 }
