@@ -18,6 +18,7 @@ from fedmend.errors import ConfigError
 from fedmend_bench import markdown as md
 from fedmend_bench.completion import pages as completion
 from fedmend_bench.flow import pages as flow
+from fedmend_bench.foundations import pages as foundations
 from fedmend_bench.generators import pages as generators
 from fedmend_bench.harness import BenchResult, shown
 from fedmend_bench.inc import pages as inc
@@ -33,7 +34,10 @@ HELP = "the tables of results pages, made anew from the files of results; measur
 
 RESULTS = Path(__file__).parents[1] / "results"
 MADE = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- made: end -->)", re.DOTALL)
-PRINTED = ("sums", "split", "split-sealed", "psi", "correlation", "engine", "leaks", "leaks-others")
+PRINTED = (
+    *("sums", "split", "split-sealed", "psi", "correlation", "engine", "leaks", "leaks-others"),
+    *("sage-speed", "serve", "serve-three", "inc-cost"),
+)
 """Results of a command as it wrote them."""
 
 
@@ -106,5 +110,6 @@ TABLES: Tables = {
     **completion.TABLES,
     **flow.TABLES,
     **sage.TABLES,
+    **foundations.TABLES,
     **{name: (f"{name}.json", _printed) for name in PRINTED},
 }
