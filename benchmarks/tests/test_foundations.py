@@ -168,6 +168,8 @@ def test_a_line_for_each_width_and_for_each_way_to_know_labels(part: str) -> Non
         ways = [(line["epsilon"], line["loss"]) for line in found.rows]
         assert ways == [(None, "plain"), (2.0, "plain"), (2.0, "corrected")]
         assert all(0.5 < line["auc"] <= 1 for line in found.rows)
+        right = [line["accuracy"] * 72 for line in found.rows]  # of the test rows
+        assert right == pytest.approx([round(each) for each in right]), "not by true labels"
 
 
 @pytest.mark.slow

@@ -174,6 +174,28 @@ def test_types_that_changed(table):
     assert not Encoder().fit(whole).transform(half).missing.any()
 
 
+def test_codes_are_the_same_read_as_numbers_or_as_text():
+    """Of the codes 12 and A1 a file of one row may hold the first alone, and be read as numbers."""
+    kinds = {"code": "nominal"}
+    mixed = Table(range(5), {"code": ["12", "A1", "12", "7", "A1"]})
+    some = Table(range(4), {"code": [12, 7, 99, None]}, kinds=kinds)
+    whole = Table(range(4), {"code": [12, 7, 9, 7]}, kinds=kinds)
+    strange = Table(range(4), {"code": ["12", "A1", "07", "9"]}, kinds=kinds)
+    for known, later, codes in [
+        (mixed, some, [1, 2, 4, 0]),  # 12, 7, A1; then what was never seen
+        (whole, strange, [3, 4, 4, 2]),  # 7, 9, 12
+    ]:
+        encoder = Encoder().fit(known)
+        assert encoder.transform(later).codes[:, 0].tolist() == codes
+    with pytest.raises(DataError, match="type changed: expected numbers.*seen: 'A1'"):
+        Encoder().fit(whole).transform(Table(range(2), {"code": ["A1", "B2"]}, kinds=kinds))
+    labels = LabelEncoder().fit(mixed.frame["code"], mixed.schema["code"])
+    assert labels.transform(pd.Series([7, 12.0])).tolist() == [
+        labels.classes_.index("7"),
+        labels.classes_.index("12"),
+    ]
+
+
 def test_constant_and_all_missing_columns():
     with pytest.warns(FedmendWarning):
         table = Table([1, 2, 3], {"c": [0.1, 0.1, 0.1], "i": [9, 9, 9], "none": [None] * 3})

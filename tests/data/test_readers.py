@@ -112,6 +112,12 @@ def test_ids_in_csv(csv, ids, expected):
     assert read(path, id="key").ids.tolist() == expected
 
 
+def test_steps_that_are_text_stay_text_where_a_file_has_numbers_alone(csv):
+    table = read(csv("id,rooms\n1,1\n2,3\n"), id="id", kinds={"rooms": ["1", "2", "3", "4+"]})
+    assert table.frame["rooms"].tolist() == ["1", "3"]
+    assert read(csv("id,rooms\n1,1\n"), id="id", kinds={"rooms": [1, 2]}).frame["rooms"][0] == 1
+
+
 def test_postcodes_keep_their_zeros_when_nominal(csv):
     path = csv("id,zip\n1,01234\n2,90210\n3,55555\n")
     assert read(path, id="id", kinds={"zip": "nominal"}).frame["zip"][0] == "01234"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fedmend as fm
-from fedmend.errors import DataError, FedmendWarning
+from fedmend.errors import ConfigError, DataError, FedmendWarning
 from fedmend.flow import execute, plan_of
 from fedmend.flow.checks import check_data, look
 from fedmend.flow.config import load_config
@@ -169,6 +169,70 @@ def test_a_test_table_needs_the_columns_of_training(workshop):
     with pytest.raises(DataError, match=re.escape(problem)):
         execute(plan_of(load_config(workshop.config)), workshop.run)
     assert workshop.leftovers() == []
+
+
+def test_a_test_table_has_the_types_of_training(workshop):
+    """One cell that is no number makes a column of text, which a model trained before it saw."""
+    workshop.write()
+    tested = later(workshop).assign(job="clerk", customer=range(160)).astype({"income": object})
+    tested.loc[3, "income"] = "n. k."
+    workshop.add_tests(bank=tested, telco=workshop.telco.assign(customer=range(160)))
+    (problem,) = findings(workshop).problems
+    assert problem.startswith("party 'bank', column 'income': the type changed: expected numbers")
+    assert "in the test table (seen: 'n. k.'). Mend: correct this cell" in problem
+    with pytest.raises(DataError, match=re.escape(problem)):
+        execute(plan_of(load_config(workshop.config)), workshop.run)
+
+
+@pytest.mark.filterwarnings("ignore:only 6 rows are common:fedmend.errors.PrivacyWarning")
+def test_rows_too_few_for_auto_to_compare_methods_by(workshop):
+    workshop.telco["customer"] += 94
+    workshop.write('[run]\nleave_out = ["evaluate"]\n', method='name = "auto"')
+    (problem,) = findings(workshop).problems
+    assert problem.startswith("6 rows known to all are too few to compare methods")
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        execute(plan_of(load_config(workshop.config)), workshop.run)
+    workshop.edit(('"auto"', '"local-trees"'))
+    assert findings(workshop).problems == []
+    assert execute(plan_of(load_config(workshop.config)), workshop.run).methods
+
+
+def _clients(workshop, people=160):
+    client = workshop.bank.assign(customer=range(160))
+    workshop.bank, workshop.telco = client[:80], client[80:people]
+
+
+CLIENTS = {"text": '[run]\nshape = "horizontal"\n', "method": 'name = "fedavg"\nrounds = 1'}
+LABELLED = ('"telco.csv"\n', '"telco.csv"\nlabel = "default"\n')
+
+
+def test_a_client_with_fewer_rows_than_it_tells_of(workshop):
+    _clients(workshop, 88)
+    workshop.write(**CLIENTS)
+    workshop.edit(LABELLED)
+    (problem,) = findings(workshop).problems
+    assert re.match(r"party 'telco' trains on \d rows, and tells nothing of fewer than 10", problem)
+
+
+def test_a_class_that_no_client_can_learn(workshop):
+    """Its one row is set aside for tests, or trains."""
+    _clients(workshop)
+    here = workshop.bank["customer"].to_numpy()
+    tested = split_by_id(fm.Table(here, {"x": here * 1.0}), 0.25, 0)[1].ids
+    label = workshop.bank["default"]
+    for alone in (True, False):
+        mine = workshop.bank["customer"].isin(tested) == alone
+        workshop.bank["default"] = label.where(~(mine & (mine.cumsum() == 1)), "perhaps")
+        workshop.write(**CLIENTS)
+        workshop.edit(LABELLED)
+        told = findings(workshop).problems
+        if not alone:
+            assert told == []
+            continue
+        (problem,) = told
+        assert "all labels of this class are among the test rows, so that no client" in problem
+        with pytest.raises(DataError, match=re.escape(problem)):
+            execute(plan_of(load_config(workshop.config)), workshop.run)
 
 
 def test_training_rows_are_no_test_rows(workshop):

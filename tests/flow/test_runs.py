@@ -291,3 +291,23 @@ def test_beside_the_scores_stands_what_the_label_party_has_alone(workshop):
         workshop.write(method=method)
         workshop.edit(('id = "customer"\n\n[[method]]', f'id = "customer"\n{policy}\n[[method]]'))
         assert run(workshop, force=True).alone is None
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_scores_are_of_the_rows_that_have_a_label(workshop, numbers):
+    """Half of the test rows have none: neither they nor their certainty may be counted."""
+    client = workshop.bank.merge(workshop.telco, on="customer")
+    held = client["customer"].isin(client["customer"].iloc[:60])
+    if numbers:
+        workshop.bank["default"] = workshop.bank["income"].round(3)
+    tested = workshop.bank[workshop.bank["customer"].isin(client["customer"][held])].copy()
+    tested.loc[tested.index[::2], "default"] = None
+    workshop.write(method='name = "local-trees"')
+    workshop.add_tests(
+        bank=tested, telco=workshop.telco[workshop.telco["customer"].isin(tested["customer"])]
+    )
+    workshop.bank = workshop.bank[~workshop.bank["customer"].isin(tested["customer"])]
+    workshop.bank.to_csv(workshop.folder / "bank.csv", index=False)
+    record = run(workshop)
+    assert record.tested == 30
+    assert record.evaluated_on == "30 labelled test rows known to all"

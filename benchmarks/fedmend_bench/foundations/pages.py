@@ -16,7 +16,7 @@ ROLES = ("coordinator", "label party")
 
 
 def _told(file: Path) -> str:
-    """Scores of models that know labels at random only: `label_dp`, and such labels as true ones."""
+    """Scores of models that hear labels told at random: `label_dp`, and taken for true ones."""
     kept = _read(file)
     head: list[str] = []
     lines = []

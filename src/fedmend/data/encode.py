@@ -28,8 +28,10 @@ from fedmend.data.schema import (
     check_type,
     naming,
     numbers,
+    plainly,
     python_scalar,
     sorted_distinct,
+    written_otherwise,
 )
 from fedmend.data.table import Excerpt, Table, retyped
 from fedmend.errors import DataError, FedmendWarning, NotFitted
@@ -78,6 +80,12 @@ def positions(series: pd.Series, categories: tuple[Any, ...]) -> np.ndarray:
 
 
 def _indexer(series: pd.Series, categories: tuple[Any, ...]) -> np.ndarray:
+    if written_otherwise(series, categories):
+        # Of the codes 12 and A1 a file may hold the first alone, and be read as numbers.
+        codes, distinct = pd.factorize(series, use_na_sentinel=True)
+        index = pd.Index([plainly(value) for value in categories], dtype=object)
+        found = index.get_indexer(pd.Index([plainly(value) for value in distinct], dtype=object))
+        return np.append(found, UNSEEN)[codes].astype(np.int64)
     kind = series.dtype.kind if isinstance(series.dtype, np.dtype) else "O"
     all_int = all(isinstance(value, int) for value in categories)
     if kind in "biu" and all_int:
@@ -504,7 +512,7 @@ def _check_same(column: Column, table: Table) -> None:
                 mend="give the block the shape it had in training",
             )
     elif found != column:
-        check_type(column, table.frame[name])
+        check_type(column, table.frame[name], later=True)
 
 
 # --- blocks --------------------------------------------------------------------------
@@ -728,7 +736,7 @@ class LabelEncoder:
         """int64 class numbers (-1: no label) or standardised floats (NaN: no label)."""
         column = self._fitted()
         with naming(party):
-            check_type(column, series)
+            check_type(column, series, later=True)
             if self.task == "regression":
                 return ((numbers(series) - self.mean_) / self.scale_).astype(self.dtype)
             at = positions(series, tuple(self.classes_))

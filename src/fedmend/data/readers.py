@@ -274,7 +274,9 @@ class _CSV:
                 raise DataError(
                     "two columns have this name", column=name, mend="rename one of them"
                 )
-        as_text = {wanted.id, *(n for n, kind in wanted.kinds.items() if kind == "nominal")}
+        in_order = {name for name, kind in wanted.kinds.items() if _are_texts(kind)}
+        codes = {wanted.id, *(n for n, kind in wanted.kinds.items() if kind == "nominal")}
+        as_text = in_order | codes
         as_written = dict(zip(header, written, strict=True))
         textual = {as_written[name] for name in names if name in as_text}
         table = self._parse([as_written[name] for name in names], textual).rename_columns(names)
@@ -289,7 +291,7 @@ class _CSV:
                 raise ReadError(problem, column=name, mend="set encoding=")
             if pa.types.is_string(kind):
                 table = table.set_column(place, name, _unprotected(table[name]))
-            if name in as_text:
+            if name in codes:
                 table = table.set_column(place, name, _numbers_unless_zeros_lead(table[name]))
         return table
 
@@ -367,6 +369,11 @@ def _unprotected(column: pa.ChunkedArray) -> pa.ChunkedArray:
         for written in APOSTROPHES:
             column = pc.replace_substring_regex(column, written, r"\1\2")
     return column
+
+
+def _are_texts(kind: KindSpec) -> bool:
+    """Whether these are an ordinal column's categories, as text: so are its cells, then."""
+    return not isinstance(kind, str) and all(isinstance(each, str) for each in kind)
 
 
 def _numbers_unless_zeros_lead(column: pa.ChunkedArray) -> pa.ChunkedArray:

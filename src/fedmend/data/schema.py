@@ -254,8 +254,8 @@ def _forced(name: str, series: pd.Series, kind: str) -> Column:
             raise DataError(
                 f"cannot be {kind}: it holds {describe_types(series)} values",
                 column=name,
-                value=python_scalar(series.dropna().iloc[0]),
-                mend="leave the kind out, make it nominal, or convert the values to numbers",
+                value=_culprit(series, "numbers"),
+                mend="correct the cell or empty it; or leave the kind out, or make it nominal",
             )
         if kind == "integer" and sort == "float":
             _reject_fraction(name, series, "cannot be integer: it holds a value with a fraction")
@@ -319,8 +319,11 @@ def check_values(column: Column, series: pd.Series) -> None:
         _reject_fraction(column.name, series, problem)
 
 
-def check_type(column: Column, series: pd.Series) -> None:
-    """Raise :class:`DataError` where numbers became strings, or the other way round."""
+def check_type(column: Column, series: pd.Series, later: bool = False) -> None:
+    """Raise :class:`DataError` where numbers became strings, or the other way round.
+
+    later: of rows that come after training, where 12 and "12" are one category.
+    """
     reject_infinite(column.name, series)
     sort = value_class(column.name, series)
     if sort == "empty" or (column.is_categorical and not column.categories):
@@ -331,14 +334,53 @@ def check_type(column: Column, series: pd.Series) -> None:
         # Not which ones: an error crosses to the coordinator.
         was_text = isinstance((column.categories or ("",))[0], str)
         known, expected = "text" if was_text else "numbers", was_text == (sort == "text")
+        expected = expected or (later and _known_as_written(series, column.categories or ()))
     if not expected:
         raise DataError(
             f"the type changed: expected {known} for kind {column.kind!r}, "
             f"got {describe_types(series)} values",
             column=column.name,
-            value=python_scalar(series.dropna().iloc[0]),
+            value=_culprit(series, known),
             mend="read the column with the same type as before",
         )
+
+
+def written_otherwise(series: pd.Series, categories: Sequence[Any]) -> bool:
+    """Whether these are numbers and the categories text, or the other way round."""
+    present = series.notna().to_numpy()
+    if not categories or not present.any():
+        return False
+    pair = (series.iloc[int(present.argmax())], categories[0])
+    text = [isinstance(each, str) for each in pair]
+    number = [isinstance(each, _NUMBERS) and not isinstance(each, _BOOLS) for each in pair]
+    return text[0] != text[1] and number[0] != number[1]
+
+
+def plainly(value: Any) -> str:
+    """As one would write it: 12 for 12, 12.0 and "12"."""
+    if isinstance(value, str):
+        return value
+    whole = isinstance(value, int | np.integer) or float(value).is_integer()
+    return str(int(value)) if whole else repr(float(value))
+
+
+def _known_as_written(series: pd.Series, categories: Sequence[Any]) -> bool:
+    """Numbers may be codes where some category is one; text where some of it is a known number."""
+    if not written_otherwise(series, categories):
+        return False
+    if isinstance(categories[0], str):
+        return bool(pd.to_numeric(pd.Series(categories), errors="coerce").notna().any())
+    known = {plainly(each) for each in categories}
+    return any(plainly(each) in known for each in series.dropna().unique())
+
+
+def _culprit(series: pd.Series, known: str) -> Any:
+    """The first value that is not what was expected: of text among numbers no number."""
+    present = series.dropna()
+    if known == "numbers":
+        strange = present[pd.to_numeric(present, errors="coerce").isna()]
+        present = strange if len(strange) else present
+    return python_scalar(present.iloc[0])
 
 
 # --- raw values --------------------------------------------------------------------
@@ -350,6 +392,7 @@ _CLASSES = {
     "mixed-integer-float": "float",
     "boolean": "bool",
 }
+_NUMBERS, _BOOLS = (int, float, np.number), (bool, np.bool_)
 _DATES = {"datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period"}
 
 

@@ -35,7 +35,7 @@ class Switch:
 SEAL = Switch("seal", "seal = true (between machines by itself)", "no price but time")
 """Of all kinds that parties exchange: against the coordinator."""
 _LABEL_DP = Switch(
-    "label_dp", "label_dp = 2", "a price of .000 to .013 of the AUC with two classes"
+    "label_dp", "label_dp = 2", "a price of .003 to .013 of the AUC with two classes"
 )
 
 

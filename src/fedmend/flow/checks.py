@@ -23,7 +23,7 @@ from fedmend.errors import DataError, FedmendError, FedmendWarning
 from fedmend.federation import Federation, Party, Policy
 from fedmend.flow.config import Config, PartySettings
 from fedmend.flow.config.references import password_notes
-from fedmend.flow.config.settings import MAJORITY, WEIGHTS
+from fedmend.flow.config.settings import MAJORITY, WEIGHTS, AutoSettings
 from fedmend.flow.config.sniffing import mostly_alike
 from fedmend.flow.doubts import (
     alike_doubts,
@@ -34,6 +34,7 @@ from fedmend.flow.doubts import (
 from fedmend.flow.plan import plan_of
 from fedmend.flow.reading import (
     all_problems,
+    classes_of_tests_alone,
     one_truth,
     problems_of_test,
     read_party,
@@ -42,6 +43,7 @@ from fedmend.flow.reading import (
     set_aside,
 )
 from fedmend.learn.metrics import CLASSIFICATION, REGRESSION
+from fedmend.methods.auto.auto import few_to_compare
 from fedmend.methods.registry import ANNOTATED, METHODS, make
 from fedmend.report.advice import facts_of, told
 from fedmend.report.amounts import counted, listed
@@ -352,6 +354,12 @@ def _too_few_shared(config: Config, found: Findings) -> Iterator[str]:
         shared = set.intersection(*_ids_by(config.align.normalise, tables).values())
         if part == "test" and "evaluate" not in config.run.leave_out:
             found.notes += _too_few_scored(config, tables, shared)
+        told_of = max(party.policy.build().min_rows for party in config.party)
+        compared = len(config.labellers) == 1 and any(
+            isinstance(each, AutoSettings) for each in config.method
+        )
+        if part != "test" and compared and least <= len(shared) < told_of:
+            yield few_to_compare(len(shared), told_of)
         if len(shared) < least:
             yield (
                 f"{len(shared):,} {part} rows are known to all, and party {strictest.name!r} takes "
@@ -418,12 +426,21 @@ def _reference_problems(config: Config, found: Findings) -> Iterator[str]:
 
 
 def _horizontal_problems(config: Config, found: Findings) -> Iterator[str]:
+    least = {party.name: party.policy.build().min_rows for party in config.party}
     for party, table in found.parts["training"].items():
         if not len(table):  # a party of very few rows may have all of them set aside
             yield (
                 f"party {party!r}: all of its {len(found.tables[party]):,} rows are set aside for "
                 "tests. Mend: leave it out, a smaller evaluate.test_share, or another run.seed"
             )
+        elif len(table) < least[party]:
+            yield (
+                f"party {party!r} trains on {counted(len(table), 'row')}, and tells nothing of "
+                f"fewer than {least[party]:,} (policy.min_rows). Mend: give it more rows, leave "
+                "it out, or lower its policy.min_rows"
+            )
+    for error in classes_of_tests_alone(config, found.parts["training"], found.parts["test"]):
+        yield str(error)
     yield from alike_problems(found.tables)
     found.notes += alike_doubts(found.tables)
     found.notes += class_doubts(found.tables)

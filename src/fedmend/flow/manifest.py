@@ -280,7 +280,11 @@ def _take_up(folder: Path, work: Path, *, resume: bool, force: bool) -> bool:
     if resume and (folder / MANIFEST_FILE).is_file():
         _copy(folder, work)
         return True
-    if folder.exists() and not (force and _is_ours(folder)):
+    if folder.exists() and force and not _is_ours(folder):
+        raise ConfigError(
+            f"{folder} is no run, and --force replaces runs only. Mend: --folder names another"
+        )
+    if folder.exists() and not force:
         raise ConfigError(
             f"{folder} exists already. Mend: --resume does again what other settings change, "
             "--force replaces the run, --folder names another"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ import numpy as np
 from fedmend.data import read, read_sql
 from fedmend.data.encode import NUMBERS, LabelEncoder
 from fedmend.data.readers import MISSING_MARKS
+from fedmend.data.schema import check_type
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, FedmendWarning, ReadError
 from fedmend.federation import Party
@@ -59,6 +60,10 @@ def read_parties(config: Config) -> list[Party]:
             require_known_classes(train, test, settings)
         policy = settings.policy.build()
         parties.append(Party(settings.name, train, policy=policy, test=test))
+    if config.horizontal:
+        parts = [{each.name: each.tables[part] for each in parties} for part in ("train", "test")]
+        for problem in classes_of_tests_alone(config, *parts):
+            raise problem
     return parties
 
 
@@ -205,6 +210,7 @@ def problems_of_test(
             column=", ".join(absent[:5]),
             mend="give both tables the same columns",
         )
+    yield from _other_types(party, train, test)
     if party.label is None or "evaluate" in config.run.leave_out:
         return
     alone = config.labellers == [party.name]
@@ -225,6 +231,18 @@ def problems_of_test(
             mend="give the test table rows that are not in the training table, or leave test out "
             "at every party, so that a share of the rows is set aside",
         )
+
+
+def _other_types(party: PartySettings, train: Table, test: Table) -> Iterator[DataError]:
+    """Columns whose test values no model of the training table could read."""
+    for name, column in train.schema.items():
+        if name in test.frame and name != train.label and not column.is_block:
+            try:
+                check_type(column, test.frame[name], later=True)
+            except DataError as error:
+                error.problem += " in the test table"
+                error.mend = "correct this cell of the test table, or empty it"
+                yield error.at(party.name)
 
 
 def seen_in_training(
@@ -284,6 +302,30 @@ def require_known_classes(train: Table, test: Table, settings: PartySettings) ->
             mend="leave the labels of rare classes empty, join them with another class, or give "
             "every party a test table",
         )
+
+
+def classes_of_tests_alone(
+    config: Config, train: Mapping[str, Table], test: Mapping[str, Table]
+) -> Iterator[DataError]:
+    """Classes that no client has a training row of, though some client has test rows."""
+    known = {each for table in train.values() if table.label for each in table.y.dropna().unique()}
+    for party in config.party:
+        if party.name in test and test[party.name].label is not None:
+            found = test[party.name].y.dropna().unique().tolist()
+            unseen = [each for each in found if each not in known]
+            if known and unseen:
+                yield DataError(
+                    "all labels of this class are among the test rows"
+                    + (f" (and {len(unseen) - 1} more classes)" if len(unseen) > 1 else "")
+                    + ", so that no client can learn it",
+                    party=party.name,
+                    column=party.label,
+                    value=unseen[0],
+                    mend="leave the labels of rare classes empty, join them with another class, or "
+                    "give every party a test table"
+                    if not party.has_test
+                    else "write the classes alike at all parties, or leave these test labels empty",
+                )
 
 
 def split_by_id(table: Table, share: float, seed: int) -> tuple[Table, Table]:

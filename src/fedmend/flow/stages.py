@@ -117,17 +117,27 @@ def _tested_on(test: Federation, plan: Plan, runs: Sequence[MethodRun], rows: in
     if plan.config.horizontal:
         many = f"{rows:,} " if rows else ""
         return f"the {many}labelled test rows of {len(test.label_parties)} parties"
-    return f"{rows:,} test rows" + (" known to all" if test.is_aligned else "")
+    labelled = "labelled " if rows is not None and rows < _all_tested(test) else ""
+    return f"{rows:,} {labelled}test rows" + (" known to all" if test.is_aligned else "")
 
 
 def _rows_tested(test: Federation, plan: Plan, runs: Sequence[MethodRun]) -> int | None:
     """How many rows the scores are from, where that is known."""
     if not any(run.scores for run in runs):
         return None
-    if plan.config.horizontal:
-        # Parties have told how many there are when they told how sure the first method is.
-        rows = ((runs[0].uncertainty or {}).get("worth") or {}).get("rows")
+    # How many have a label was told when it was told how sure the first method is.
+    rows = ((runs[0].uncertainty or {}).get("worth") or {}).get("rows")
+    if rows is not None or plan.config.horizontal:
         return None if rows is None else int(rows)
+    if not isinstance(test.engine, LocalEngine) or len(test.label_parties) > 1:
+        return _all_tested(test)
+    site = test.engine.sites[test.label_party]
+    labelled = site.table_of(test.scope).y.notna().to_numpy()
+    return int(labelled[site.alignments[test.scope].aligned if test.is_aligned else ...].sum())
+
+
+def _all_tested(test: Federation) -> int:
+    """Test rows known to all, with labels or without; else the label party's."""
     if test.is_aligned:
         return test.alignment.aligned
     return int(test.roster[test.label_party]["rows"])

@@ -239,6 +239,8 @@ def test_what_is_wrong_is_told(workshop, given, said):
         ('name = "telco"', 'name = "coordinator"', "'coordinator' is taken"),
         ('name = "telco"', 'name = "tel co"', "a to z, digits, '-', '_' and '.', 64 at most, got"),
         ('name = "telco"\n', "", 'party[2].name is missing. Mend: add name = "bank"'),
+        ('name = "vfl"\n', "", 'method[1].name is missing. Mend: add name = "vfl"'),
+        ('name = "vfl"\n', 'nmae = "vfl"\n', "method[1].name is missing. Mend: write 'nmae' as"),
         ('label = "default"', 'label = "customer"', "party[bank].label = 'customer' is the id"),
         ('data = "telco.csv"', 'data = "t.csv"\ntest = "u.csv"', "party[bank].test is missing"),
         ('data = "telco.csv"', 'sql = "select 1"', "party[telco].sql needs a database"),

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fedmend._parameters import fits, type_words
-from fedmend._suggest import did_you_mean
+from fedmend._suggest import closest, did_you_mean
 from fedmend.data.schema import KINDS as COLUMN_KINDS
 from fedmend.errors import ConfigError
 from fedmend.federation.ledger import COORDINATOR
@@ -192,7 +192,10 @@ def problem_of(error: Any, raw: Mapping[str, Any]) -> str:
     key, last = _key_name(location, raw), str(location[-1])
     kind, value = error["type"], error["input"]
     if kind == "missing":
-        return f"{key} is missing. Mend: add {last} = {_EXAMPLES.get(last, '…')}"
+        example = '"vfl"' if key.startswith("method") else _EXAMPLES.get(last, "…")
+        near = closest(last, [str(each) for each in value]) if isinstance(value, Mapping) else None
+        mend = f"add {last} = {example}" if near is None else f"write {near!r} as {last!r}"
+        return f"{key} is missing. Mend: {mend}"
     if kind == "extra_forbidden":
         homes = [table for table, model in TABLES.items() if last in model.model_fields]
         if len(homes) == 1:

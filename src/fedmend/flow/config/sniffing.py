@@ -23,6 +23,7 @@ _LINES = 200
 _FOR_A_SPREADSHEET = re.compile(r"\ufeff?sep=.\s", re.IGNORECASE)
 _COMMA_NUMBER = re.compile(r"\s*-?\d+,\d+\s*")
 _POINT_NUMBER = re.compile(r"\s*-?\d+\.\d+\s*")
+_THOUSANDS = re.compile(r"\s*-?[1-9]\d{0,2}[.,]\d{3}\s*")
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,12 @@ def _delimiter(lines: Sequence[str]) -> str:
 
 def _decimal(rows: Sequence[Sequence[str]], delimiter: str) -> str:
     cells = [cell for row in rows for cell in row]
-    commas = sum(bool(_COMMA_NUMBER.fullmatch(cell)) for cell in cells)
-    points = sum(bool(_POINT_NUMBER.fullmatch(cell)) for cell in cells)
+    # Of 1.234 and 0,42 in one file the first is a thousand, however many there are of it.
+    sure = [cell for cell in cells if not _THOUSANDS.fullmatch(cell)]
+    for some in (sure, cells):
+        commas = sum(bool(_COMMA_NUMBER.fullmatch(cell)) for cell in some)
+        points = sum(bool(_POINT_NUMBER.fullmatch(cell)) for cell in some)
+        if commas or points:
+            break
     # Between commas a "1,234" in quotes is as likely a thousand.
     return "," if delimiter != "," and commas > points else "."

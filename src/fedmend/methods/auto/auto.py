@@ -50,6 +50,15 @@ FOLDS_FILE, FOLDS_FORM = "folds.json", 4  # another where folds train otherwise
 COMPLETED = "-completed"
 
 
+def few_to_compare(rows: int, least: int) -> str:
+    """Why methods cannot be compared: all rows less those of the folds would be these few."""
+    return (
+        f"{rows} rows known to all are too few to compare methods: what is told of folds would "
+        f"tell of these, and a party tells nothing of fewer than {least} (policy.min_rows). "
+        f"Mend: name a method, such as local-trees, or find {least} common rows"
+    )
+
+
 @dataclass
 class Candidate:
     """A method, perhaps with the completed rows.
@@ -204,8 +213,10 @@ class _Contest:
         self.network.take_about(told[party])
         numbers = self.network.task == "regression"
         self.candidates = self.how.entering(self.fed, numbers, self.completed is not None)
-        least = max(LEAST, *(int(each["least"]) for each in told.values()))
-        real = counts.aligned - counts.completed
+        told_of = max(int(each["least"]) for each in told.values())
+        least, real = max(LEAST, told_of), counts.aligned - counts.completed
+        if 0 < real < told_of:
+            raise ConfigError(few_to_compare(real, told_of))
         # Nothing can be said of a row of whom nobody knows more than the label.
         alone = counts.unaligned[party] if self.fed.roster[party]["features"] else 0
         more = {name: each for name, each in self._more(party).items() if each >= 2 * least}
