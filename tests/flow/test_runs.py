@@ -139,7 +139,7 @@ def test_force_replaces_runs_only(workshop):
     workshop.write(STRICT)
     workshop.run.mkdir(parents=True)
     (workshop.run / "thesis.txt").write_text("years of work")
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="is no run, and --force replaces runs only"):
         run(workshop, force=True)
     assert (workshop.run / "thesis.txt").read_text() == "years of work"
 

@@ -130,7 +130,8 @@ def test_what_chance_may_bring_is_not_notable():
     assert not PartySkew(0.09, 0.01, 3000, 2).notable, "sure, but nothing to speak of"
 
 
+@pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")  # all cells missing
 def test_only_parties_with_labels_are_counted():
     uneven = {name: [cls] * 60 + ["x"] * 10 for name, cls in zip("abcd", "uvwz", strict=True)}
-    words = label_skew(clinics(uneven)).words[0]
+    words = label_skew(clinics(uneven | {"e": [None] * 60})).words[0]
     assert "all 4 parties with labels have clearly other shares" in words

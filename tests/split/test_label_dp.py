@@ -38,6 +38,12 @@ def test_no_answer_is_much_likelier_under_one_label_than_another(epsilon, classe
     assert keep_probability(epsilon, classes) == pytest.approx(matrix[0, 0])
 
 
+def test_true_is_the_class_1_of_another_party():
+    noise = Noise((0, 1), 2.0)
+    for labels in ([False, True, None], pd.Series([0, 1, np.nan]), pd.Categorical([0, 1, None])):
+        assert noise.numbers(pd.Series(labels)).tolist() == [0, 1, -1]
+
+
 def test_answers_come_as_often_as_they_should():
     votes = np.repeat([0, 1, 2, -1], 6000)
     told = respond(votes, 1.0, 3)

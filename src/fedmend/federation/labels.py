@@ -95,8 +95,8 @@ class Noise:
     def numbers(self, labels: pd.Series) -> np.ndarray:
         """Class numbers; -1 where there is no label, or one of no class."""
         place = {value: at for at, value in enumerate(self.classes)}
-        found = labels.astype(object).map(place)  # of categories gaps could not be filled
-        return found.fillna(-1).to_numpy(np.int64)
+        # Not by pandas, to which True is not the 1 of another party.
+        return np.array([place.get(each, -1) for each in labels.astype(object)], dtype=np.int64)
 
 
 def relabelled(table: Table, column: str, classes: Sequence[Any], numbers: np.ndarray) -> Table:

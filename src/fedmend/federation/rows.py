@@ -313,17 +313,25 @@ def asked_about(file: Path) -> Iterator[tuple[str, str, np.ndarray]]:
                 yield str(entry["run"]), str(entry["about"]), _unpacked(entry["rows"])[0]
 
 
-def frequent(codes: np.ndarray, categories: int, least: int) -> list[int]:
+def frequent(
+    codes: np.ndarray, categories: int, least: int, *, names_only: bool = False
+) -> list[int]:
     """The categories of at least so many rows, and none that the others would tell of by sums.
 
     What is in none of them is as many rows, or nothing: a total less the sums over the categories
-    would otherwise be a sum over a few.
+    would otherwise be a sum over a few. names_only: nothing is summed, so that missing cells need
+    no company; values that are not told do, since they share one code.
 
     >>> frequent(np.array([0, 0, 0, 1, 2, 2]), 3, 2), frequent(np.array([0, 0, 0, 1, 1]), 2, 2)
+    ([0], [0, 1])
+    >>> gap = np.array([0, 0, 0, 1, 1, -1])
+    >>> frequent(gap, 2, 2), frequent(gap, 2, 2, names_only=True)
     ([0], [0, 1])
     """
     counts = np.bincount(codes[codes >= 0], minlength=categories)
     kept = [code for code in np.argsort(-counts, kind="stable").tolist() if counts[code] >= least]
+    if names_only and counts[kept].sum() == counts.sum():
+        return sorted(kept)
     while kept and 0 < len(codes) - counts[kept].sum() < least:
         kept.pop()
     return sorted(kept)

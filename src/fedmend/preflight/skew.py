@@ -138,7 +138,7 @@ class Skew:
             return []
         if not self.notable:
             return ["The classes are shared alike among the parties."]
-        many, told = len(self.notable), len(self.parties)
+        many, told = len(self.notable), sum(each.rows > 0 for each in self.parties.values())
         some = f"{many} of the {told}" if many < told else f"all {told}"
         names = " and ".join(self.notable) if many < 3 else f"{some} parties with labels"
         worst = max(self.notable, key=lambda name: self.parties[name].distance or 0.0)

@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 
 from fedmend.data.table import Table
-from fedmend.errors import DataError, FedmendWarning
+from fedmend.errors import ConfigError, DataError, FedmendWarning
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.methods.annotators.baselines import EM, MJ, Random
 from fedmend.methods.annotators.corrected import correct_labels
 from fedmend.methods.annotators.estimator import Annotators
 from fedmend.methods.annotators.inc import InC
-from fedmend.methods.annotators.worker import EvidenceForm
+from fedmend.methods.annotators.worker import EvidenceForm, label_review
 
 CLASSES = ["cold", "cough", "flu"]
 
@@ -170,6 +170,31 @@ def test_a_row_without_votes_has_no_majority():
     labels = fed.engine.site("a00").tables["train-corrected"].y
     assert labels[2] is None or pd.isna(labels[2])
     assert found.filled == 0
+
+
+def test_a_row_without_votes_gets_the_commonest_class_everywhere():
+    votes = np.array([[2, 2]] * 14 + [[0, 0]] * 6 + [[-1, -1]] * 4)
+    fed = voters(votes)
+    model = MJ().fit(fed)
+    assert (model.posterior_[20:] == 0).all()
+    assert set(model.corrected_[20:]) == set(model.predict(fed)[20:]) == {"flu"}
+    model.review_labels()
+    assert set(label_review(fed.engine.site("a00")).corrected[20:]) == {"flu"}
+
+
+def test_whose_labels_an_uncertainty_report_goes_by_is_asked():
+    _, votes = drawn(60, [0.9, 0.8])
+    fed = voters(votes)
+    model = MJ().fit(fed)
+    with pytest.raises(DataError, match=r"labels: a00, a01. Mend: name the one .*against="):
+        model.uncertainty_report(fed)
+    assert model.uncertainty_report(fed, against="a01")["rows"] == 60
+
+
+def test_one_class_that_was_asked_for_is_not_blamed_on_the_labels():
+    _, votes = drawn(60, [0.9, 0.8])
+    with pytest.raises(ConfigError, match=r"classes= names fewer than two classes: \['flu'\]"):
+        EM(classes=["flu", "flu"]).fit(voters(votes))
 
 
 def test_epochs_0_leaves_columns_alone():

@@ -15,6 +15,7 @@ from fedmend.methods.horizontal.encoding import (
     common_schema,
     describe,
     moments,
+    pool_of,
 )
 
 numbers = st.floats(-1e6, 1e6, allow_nan=False) | st.none()
@@ -109,16 +110,78 @@ def test_image_channels_are_measured_together():
     assert found["scale"] == pytest.approx(pixels.std((0, 2, 3)).tolist())
 
 
-def test_orders_must_be_the_same_everywhere():
-    def grades(steps: list[str]) -> Table:
-        values = pd.Series(pd.Categorical(steps * 3, categories=steps, ordered=True))
-        return Table.from_frame(pd.DataFrame({"grade": values}))
+def grades(*steps: object, **rows: int) -> Table:
+    """A column with this order, and so many rows of each step."""
+    said = [step for step in steps for _ in range(rows.get(str(step), 0))]
+    values = pd.Series(pd.Categorical(said, categories=list(steps), ordered=True))
+    return Table.from_frame(pd.DataFrame({"grade": values}))
 
-    whole = {"a": grades(["low", "mid", "high"]), "b": grades(["low", "mid", "high"])}
-    assert agreed(whole)["coded"] == {"grade": ["low", "mid", "high"]}
-    torn = {"a": grades(["low", "mid", "high"]), "b": grades(["low", "top"])}
-    with pytest.raises(DataError, match="column 'grade': the parties know different steps"):
-        agreed(torn)
+
+STEPS = ("low", "mid", "high")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "together"),
+    [
+        ({"low": 20, "mid": 20, "high": 20}, {"low": 20, "mid": 20, "high": 20}, STEPS),
+        ({"low": 20, "mid": 20}, {"mid": 20, "high": 20}, STEPS),
+        ({"mid": 20, "high": 20}, {"low": 20, "mid": 20}, STEPS),
+        ({"low": 20, "mid": 9, "high": 20}, {"low": 20, "mid": 20, "high": 20}, STEPS),
+        ({"low": 20, "high": 30}, {"high": 30, "low": 20}, ("low", "high")),
+    ],
+)
+def test_orders_are_joined_though_a_party_leaves_rare_steps_out(a, b, together):
+    tables = {"a": grades(*STEPS, **a), "b": grades(*STEPS, **b)}
+    schema = common_schema({party: describe(table, 10) for party, table in tables.items()})
+    assert (schema["grade"].kind, schema["grade"].categories) == ("ordinal", together)
+
+
+def test_steps_that_no_party_compares_are_known_to_all():
+    tables = {"a": grades(*STEPS, low=20, high=20), "b": grades(*STEPS, mid=20, high=20)}
+    schema = common_schema({party: describe(table, 10) for party, table in tables.items()})
+    steps = schema["grade"].categories
+    assert sorted(steps) == sorted(STEPS)
+    assert steps[-1] == "high"
+
+
+def test_orders_that_contradict_each_other_are_refused():
+    torn = {"a": grades("low", "mid", "high"), "b": grades("high", "low")}
+    with pytest.raises(
+        DataError, match=r"'grade': the parties have the steps of .*'high', 'low'\]"
+    ):
+        common_schema({party: describe(table, 0) for party, table in torn.items()})
+    numbers = {"a": grades("low", "high"), "b": grades(1, 2)}
+    with pytest.raises(DataError, match="text at one party, numbers at another"):
+        common_schema({party: describe(table, 0) for party, table in numbers.items()})
+
+
+def test_missing_cells_cost_no_category_unless_rare_values_need_company():
+    def told(**rows: int) -> tuple[str, ...] | None:
+        values = [name for name, count in rows.items() for _ in range(count)]
+        frame = pd.DataFrame({"q": [None if name == "none" else name for name in values]})
+        table = Table.from_frame(frame, kinds={"q": "nominal"})
+        return common_schema({"p": describe(table, 10)})["q"].categories
+
+    assert told(a=40, b=30, c=27, none=3) == ("a", "b", "c")
+    assert told(a=40, b=30, c=27, d=3, none=3) == ("a", "b")
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_classes_are_joined_where_one_party_writes_true_and_false(first):
+    frame = pd.DataFrame({"x": np.arange(6.0)})
+    said = {"a": [0, 1, 1] * 2, "b": [False, True, True] * 2}
+    tables = {
+        name: Table.from_frame(frame.assign(y=said[name]), label="y")
+        for name in sorted(said, key=lambda name: name != first)
+    }
+    described = {name: describe(table) for name, table in tables.items()}
+    common = {"classes": common_classes(described)[1], "encoder": agreed(tables)}
+    assert common["classes"] == [0, 1]
+    for name, table in tables.items():
+        assert pool_of(table, common, name).labels.tolist() == [0, 1, 1] * 2
+    other = Table.from_frame(frame.assign(y=[0, 9] * 3), label="y")
+    with pytest.raises(DataError, match=r"not there in training \(seen: 9\)"):
+        pool_of(other, common, "c")
 
 
 def test_classes_are_those_of_all_parties_in_order():

@@ -350,6 +350,19 @@ def test_the_preset_holds_the_authors_values():
     assert "tau" in SAGE().get_params() and "rounds" in SAGE().get_params()
 
 
+def test_rows_that_are_no_federation_are_refused_with_the_mend():
+    frame = frame_of(40, 0, 30)
+    fed = clinics_of()
+    model = FedAvg(rounds=1, epochs=1, patience=None).fit(fed)
+    for rows in (frame, frame.to_numpy()):
+        for use in (model.predict, model.predict_proba, model.predict_table):
+            with pytest.raises(DataError, match=f"not of a {type(rows).__name__}. Mend: fm.Table"):
+                use(rows)
+    for use in (model.evaluate, model.judge, model.uncertainty_report, model.predict_here):
+        with pytest.raises(DataError, match="takes a Federation, not a Table. Mend: fm.Feder"):
+            use(Table.from_frame(frame, label="illness"))
+
+
 def test_feddb_mixes_priors_to_an_even_one():
     rng = np.random.default_rng(0)
     for _ in range(5):

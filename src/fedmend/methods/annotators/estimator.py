@@ -142,6 +142,11 @@ class Annotators:
     def _agree(self, classes: Sequence[Any] | None) -> list[Any]:
         if classes is not None:
             agreed = list(dict.fromkeys(classes))
+            if len(agreed) < 2:
+                raise ConfigError(
+                    f"classes= names fewer than two classes: {agreed}. Mend: name all there are, "
+                    "or leave it out"
+                )
         else:
             seen: dict[Any, str] = {}
             for party in self.parties:
@@ -284,8 +289,7 @@ class VotesAlone:
                 "were voted on, and without any column nothing is known of others",
                 mend="predict these rows, or give a party columns to learn from",
             )
-        silent = self.posterior.sum(1, keepdims=True) == 0
-        return np.where(silent, crowd.class_shares(self.posterior), self.posterior)
+        return _filled(self.posterior)
 
     def save(self, path: str, member: str = "") -> None:
         """The posterior is kept with the model, and no party has a part of it."""
@@ -293,6 +297,12 @@ class VotesAlone:
     def load(self, path: str, member: str = "") -> Self:
         self.posterior = read_file(Path(path) / COORDINATOR / POSTERIOR)["posterior"]
         return self
+
+
+def _filled(posterior: np.ndarray) -> np.ndarray:
+    """A row that nobody labelled is of the classes as they are shared."""
+    silent = posterior.sum(1, keepdims=True) == 0
+    return np.where(silent, crowd.class_shares(posterior), posterior)
 
 
 POSTERIOR = "posterior.fmw"
@@ -618,7 +628,7 @@ class CrowdEstimator(NetworkEstimator):
     @property
     def corrected_(self) -> np.ndarray:
         """The likeliest class of every training row, in the common order."""
-        return self.classes_[self.posterior_.argmax(1)]
+        return self.classes_[_filled(self.posterior_).argmax(1)]
 
     def evaluate(
         self, fed: Federation, *, rows: str | None = None, against: str | None = None
@@ -639,9 +649,13 @@ class CrowdEstimator(NetworkEstimator):
     ) -> dict[str, Any]:
         """As of other methods, against the labels of one party, computed there."""
         holders = self._judges(fed, rows, against)
-        party = holders[0] if len(holders) == 1 else fed.label_party  # raises, with the mend
+        if len(holders) > 1:
+            raise DataError(
+                f"several parties have labels: {', '.join(holders)}",
+                mend="name the one to judge by: against=…",
+            )
         probabilities = self.predict_proba(fed, rows=rows)
-        return self._told_by(fed, party, "uncertainty_report", probabilities, rows)
+        return self._told_by(fed, holders[0], "uncertainty_report", probabilities, rows)
 
     def _told_by(
         self, fed: Federation, party: str, what: str, probabilities: np.ndarray, rows: str | None
@@ -694,7 +708,8 @@ class CrowdEstimator(NetworkEstimator):
                 f"{wrong[0]!r} gave no labels. Mend: some of {', '.join(self.label_parties_)}"
             )
         with self.fed_.workers(LabelWorker, parties=asking) as workers:
-            workers.review(self.posterior_.astype(np.float32), self.classes_.tolist(), doubt)
+            posterior = _filled(self.posterior_).astype(np.float32)
+            workers.review(posterior, self.classes_.tolist(), doubt)
             if path is not None:
                 workers.write_review(os.fspath(path))
             told = permitted(workers, asking, "suspicious")

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -54,7 +56,7 @@ def _without_rare(column: Column, table: Table, least: int) -> Column:
         return column
     categories = list(column.categories or ())
     codes = pd.Categorical(table.frame[column.name], categories=categories).codes.astype(np.int64)
-    enough = frequent(codes, len(categories), least)
+    enough = frequent(codes, len(categories), least, names_only=True)
     if len(enough) == len(categories):
         return column
     kind = "nominal" if column.kind == "binary" else column.kind
@@ -160,17 +162,31 @@ def _union(lists: Sequence[Sequence[Any]], column: Column, kind: str) -> list[An
     values: list[Any] = []
     for each in lists:
         values += [value for value in each if value not in values]
-    if kind == "ordinal":
-        longest = max(lists, key=len)
-        if len(longest) != len(values):
-            raise DataError(
-                "the parties know different steps of this order",
-                column=column.name,
-                value=values,
-                mend="give the same ordered categories at all parties",
-            )
-        return list(longest)
-    return _in_order(values, column.name)
+    alike = _in_order(values, column.name)
+    return _one_order(lists, column.name) if kind == "ordinal" else alike
+
+
+def _one_order(lists: Sequence[Sequence[Any]], column: str) -> list[Any]:
+    """The shortest list in which all of these stand in their order.
+
+    A party leaves out its rare steps (`_without_rare`). Of steps that nobody compares either may
+    come first: to the network they are codes.
+    """
+    steps: TopologicalSorter[Any] = TopologicalSorter()
+    for each in lists:
+        for value in each:
+            steps.add(value)
+        for lower, higher in pairwise(each):
+            steps.add(higher, lower)
+    try:
+        return list(steps.static_order())
+    except CycleError as error:
+        raise DataError(
+            "the parties have the steps of this order in different orders",
+            column=column,
+            value=error.args[1],
+            mend="give the same ordered categories at all parties",
+        ) from None
 
 
 def common_classes(described: Mapping[str, Mapping[str, Any]]) -> tuple[str, list[Any]]:
@@ -256,14 +272,16 @@ def pool_of(table: Table, common: Mapping[str, Any], party: str) -> Pool:
     if table.label is not None:
         present = table.y.notna().to_numpy()
         given = table.y[present]
-        numbers = given.map({value: at for at, value in enumerate(common["classes"])})
+        known = {value: at for at, value in enumerate(common["classes"])}
+        # Not by the dictionary itself: to pandas True is not the 1 of the other parties.
+        numbers = given.astype(object).map(known.get)
         unknown = numbers.isna().to_numpy()
         if unknown.any():
             raise DataError(
                 "a label that was not there in training",
                 party=party,
                 column=table.label,
-                value=given[unknown].iloc[0],
+                value=_scalar(given[unknown].iloc[0]),
                 mend=f"the known classes are {common['classes'][:10]}; correct or drop those rows",
             )
         labels[present] = numbers.to_numpy(np.int64)

@@ -642,11 +642,7 @@ class HorizontalEstimator(Estimator):
         """
         self.require_types()
         self._check()
-        if not isinstance(fed, Federation):
-            raise DataError(
-                f"fit takes a Federation, not a {type(fed).__name__}",
-                mend="fm.Federation(fm.Party(name, table), …), a table for every party",
-            )
+        _require_parties(fed, "fit")
         folder = None if checkpoint is None else Path(checkpoint)
         history: list[dict[str, Any]] = []
         clients, length = self._begun(fed, folder, resume, progress)
@@ -745,6 +741,11 @@ class HorizontalEstimator(Estimator):
         if isinstance(rows, Federation):
             return self._ready(rows).probabilities(rows)
         self._require_fit()
+        if not isinstance(rows, Table):
+            raise DataError(
+                f"predictions are of a Table or a Federation, not of a {type(rows).__name__}",
+                mend="fm.Table.from_frame(frame) of rows of your own",
+            )
         return self.clients_.probabilities_of(rows)
 
     def predict(self, rows: Table | Federation) -> np.ndarray | dict[str, np.ndarray]:
@@ -800,6 +801,8 @@ class HorizontalEstimator(Estimator):
         return self.evaluate(fed)["accuracy"]
 
     def _ready(self, fed: Federation) -> FederatedClients:
+        self._require_fit()
+        _require_parties(fed, "this")
         self._require_at(fed)
         return self.clients_
 
@@ -854,6 +857,15 @@ class HorizontalEstimator(Estimator):
         clients.privacy = saved.get("privacy")
         model._adopt(fed, clients, saved["history"])
         return model
+
+
+def _require_parties(fed: Any, what: str) -> None:
+    """As `require_federation`, for parties that need no alignment."""
+    if not isinstance(fed, Federation):
+        raise DataError(
+            f"{what} takes a Federation, not a {type(fed).__name__}",
+            mend="fm.Federation(fm.Party(name, table), …), a table for every party",
+        )
 
 
 def _keep(clients: FederatedClients, folder: Path, history: Sequence[Any]) -> None:
