@@ -284,19 +284,20 @@ def _folded(text: str) -> str:
 def class_doubts(tables: Mapping[str, Table]) -> Iterator[str]:
     """Parties whose classes nobody else has: the same ones, perhaps, in other words."""
     classes = {
-        name: sorted(str(as_written(value)) for value in table.y.dropna().unique())
+        name: set(table.y.dropna().tolist())  # in a set True is 1, as to the methods
         for name, table in tables.items()
         if table.label is not None and table.y.notna().any()
     }
     for name, own in classes.items():
         others = {each: said for each, said in classes.items() if each != name}
-        if others and not any(set(own) & set(said) for said in others.values()):
+        if others and not any(own & said for said in others.values()):
             other, theirs = next(iter(others.items()))
+            shown, told = (sorted(str(as_written(each)) for each in two) for two in (own, theirs))
             error = DataError(
-                f"no other party has one of these classes; {other!r} has {', '.join(theirs[:3])}",
+                f"no other party has one of these classes; {other!r} has {', '.join(told[:3])}",
                 party=name,
                 column=tables[name].label,
-                value=own[:3],
+                value=shown[:3],
                 mend="write the classes alike at all parties",
             )
             yield str(error)
