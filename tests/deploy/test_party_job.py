@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -77,6 +78,13 @@ def test_a_party_that_wants_to_be_asked_is_asked(kit):
     with pytest.raises(Refused, match="said no"):
         PartyJob().opener(folder)(HELLO)
     thread.join()
+
+
+def test_the_people_of_a_party_are_not_asked_for_a_job_that_has_ended(kit):
+    job = PartyJob()
+    job._host = SimpleNamespace(over=True)
+    with pytest.raises(Refused, match="nobody waits for an answer any more"):
+        job.opener(kit('approve = "ask"\n'))(HELLO)
 
 
 def test_the_file_is_read_anew_for_every_run(kit):

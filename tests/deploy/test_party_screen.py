@@ -3,12 +3,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import threading
 
 import pytest
 from rich.console import Console
 
 from fedmend.cli.parties import start
-from fedmend.deploy.consent import Question, ask, give_answer, open_question
+from fedmend.deploy.consent import TOO_LATE, Question, ask, give_answer, open_question
 from fedmend.deploy.party_screen import PartyScreen, forget_typed, keyboard_answer
 from fedmend.errors import ConfigError
 from fedmend.federation.engines.flare.events import Events
@@ -225,6 +226,21 @@ def test_yes(kit):
 def test_silence_is_a_no(kit):
     assert "nobody there said yes within 0 s" in str(asking(kit, 0.3).outcome())
     assert open_question(kit) is None
+
+
+def test_a_question_is_withdrawn_when_the_job_ends(kit, fedmend):
+    over = threading.Event()
+    asked = Asked(kit, lambda: ask(kit, HELLO, 20.0, over=over.is_set))
+    over.set()
+    assert "nobody waits for an answer any more" in str(asked.outcome())
+    assert open_question(kit) is None
+    code, out, err = fedmend("party", "allow", kit)
+    assert (code, out) == (2, "") and TOO_LATE in err and not (kit / "answer.txt").exists()
+    asked = asking(kit)  # by the next run
+    give_answer(kit, True)
+    assert asked.outcome() is None
+    with pytest.raises(ConfigError, match="nothing waits"):
+        give_answer(kit, True)
 
 
 def test_a_yes_to_another_run_is_not_a_yes_to_this(kit):

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -12,7 +15,8 @@ import pytest
 
 pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
 
-from fedmend.deploy.processes import Daemon, role_of
+from fedmend.deploy.processes import Daemon, Running, role_of
+from fedmend.deploy.reach import require_answer, require_free
 from fedmend.errors import ConfigError
 from fedmend.federation.engines.flare.events import EVENTS_FILE, read_events
 
@@ -147,3 +151,60 @@ def test_flare_s_process_ends_when_the_supervisor_fails(daemon, monkeypatch):
             signal.signal(number, handler)
     assert spawned[0].poll() is not None
     assert not (daemon.kit / "process.json").exists()
+
+
+# ---------------------------------------------------------------- the server's address
+
+
+@pytest.fixture
+def seems_up(monkeypatch):
+    """A server whose process runs, as far as its kit says."""
+    monkeypatch.setattr(Daemon, "running", lambda daemon: Running(1, 1, 0.0))
+
+
+def test_a_server_does_not_start_where_somebody_listens(kits, provisioned, fedmend):
+    where = f"localhost:{provisioned.port}"
+    with socket.create_server(("127.0.0.1", provisioned.port)):
+        code, _, err = fedmend("server", "start", kits.folder)
+        assert code == 2 and f"cannot listen at {where}: another process listens there" in err
+        assert "Mend: end what listens there, or" in err
+        assert not (kits.server / "process.json").exists()
+        told = (1, f"not running; something else listens at {where}\n")
+        assert fedmend("server", "status", kits.folder)[:2] == told
+    require_free("localhost", provisioned.port)
+    assert fedmend("server", "status", kits.folder)[:2] == (1, "not running\n")
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "192.0.2.1"])
+def test_a_server_does_not_start_at_an_address_that_is_not_here(host):
+    with pytest.raises(ConfigError, match=f"cannot listen at {host}:9: .*Mend: .*under .flare."):
+        require_free(host, 9)
+
+
+def test_a_server_that_does_not_answer_is_told_with_a_mend(kits, provisioned, fedmend, seems_up):
+    silent = f"does not answer at localhost:{provisioned.port}: nothing listens there. Mend: fedm"
+    with pytest.raises(ConfigError, match=silent):
+        require_answer(kits, 0.1)
+
+    def answer(ears):
+        for _ in range(2):
+            end, _ = ears.accept()
+            with end:
+                end.sendall(b"HTTP/1.0 400 Bad request\r\n\r\n")
+                end.recv(4096)
+
+    with socket.create_server(("127.0.0.1", provisioned.port)) as ears:
+        threading.Thread(target=answer, args=(ears,), daemon=True).start()
+        code, out, err = fedmend("server", "status", kits.folder)
+    assert (code, out) == (2, "") and "what listens there is not it, or has other" in err
+    assert f"Mend: fedmend server stop {kits.folder}, end what else listens there" in err
+
+
+def test_parties_whose_kits_were_handed_out_have_a_status(kits, fedmend, monkeypatch, seems_up):
+    for name in ("bank", "telco"):
+        shutil.move(kits.party(name), kits.folder.parent / name)
+    monkeypatch.setattr("fedmend.deploy.reach.require_answer", lambda *_: None)
+    there = ["bank", "shop"]  # of one that an older authority knew
+    monkeypatch.setattr("fedmend.federation.engines.flare.engine.connected", lambda *_: there)
+    code, out, _ = fedmend("server", "status", kits.folder)
+    assert (code, out) == (0, "bank: connected\nshop: connected\ntelco: not connected\n")

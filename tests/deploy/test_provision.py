@@ -14,7 +14,14 @@ from cryptography.x509.oid import NameOID
 
 from fedmend.deploy.party_file import load_party
 from fedmend.deploy.processes import role_of
-from fedmend.deploy.provision import make_kits, provision, renew, require_kits, revoke
+from fedmend.deploy.provision import (
+    known_parties,
+    make_kits,
+    provision,
+    renew,
+    require_kits,
+    revoke,
+)
 from fedmend.errors import ConfigError
 from fedmend.federation.engines.flare.kits import PARTY_CLASS, RELAY_CLASS, owner_of, server_of
 from fedmend.flow.config import load_config
@@ -70,6 +77,20 @@ def test_a_certificate_is_renewed_and_revoked(kits, workshop, fedmend):
     require_kits(config, kits)
     code, _, err = fedmend("party", "renew", kits.party("telko"))
     assert code == 2 and "no party 'telko' in" in err and "'telco'?" in err
+
+
+def test_a_party_that_has_its_kit_is_revoked_and_comes_back(kits, fedmend):
+    """At the coordinator nothing is left of it but its name, beside the authority."""
+    telco = kits.party("telco")
+    shutil.move(telco, kits.folder.parent / "telco")
+    assert fedmend("party", "revoke", telco)[0] == 0
+    assert fedmend("party", "revoke", kits.party("bank"))[0] == 0
+    assert not telco.exists() and known_parties(kits) == []
+    code, _, err = fedmend("party", "renew", kits.party("telko"))
+    assert code == 2 and "did you mean 'telco'?" in err
+    given = f"{telco}: give it to telco, by a way you trust\n"
+    assert fedmend("party", "renew", telco)[:2] == (0, given)
+    assert names(telco, "client.crt") == "telco" and known_parties(kits) == ["telco"]
 
 
 def test_certificates_are_made_where_the_authority_is(kits, monkeypatch):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,10 +13,12 @@ from tests.serve.conftest import people
 import fedmend as fm
 from fedmend.cli.parties import predict as party_predict
 from fedmend.cli.running import predict
-from fedmend.errors import ConfigError, DataError, NotFitted
+from fedmend.errors import ConfigError, DataError, NotFitted, Refused
 from fedmend.flow import execute, plan_of
-from fedmend.flow.config import load_config
+from fedmend.flow.config import PartySettings, load_config
+from fedmend.methods.auto.auto import BlendNetwork
 from fedmend.report.record import RunRecord
+from fedmend.serve import predict_alone
 from fedmend.serve.models import adopt
 
 ALONE = '[predict]\nalone = ["telco"]\n'
@@ -41,6 +46,21 @@ def test_a_label_party_that_keeps_its_weights(workshop, tmp_path):
     workshop.bank.iloc[:5].to_csv(bank, index=False)
     predict(workshop.run, [f"bank={bank}"], out=tmp_path / "out", alone="bank")
     assert len(pd.read_csv(tmp_path / "out" / "bank" / "predictions.csv")) == 5
+
+
+def test_a_blend_says_that_it_stays_with_the_label_party_and_what_would_not(tmp_path):
+    """What the run was asked for is not the reason, and asking once more is no help."""
+    folder = tmp_path / "model" / "auto"
+    (folder / "telco").mkdir(parents=True)
+    saved = {"method": "Auto", "parties": ["bank", "telco"], "label_party": "bank"}
+    (folder / "model.json").write_text(json.dumps(saved))
+    telco = PartySettings(name="telco", id="id")
+    with pytest.raises(
+        DataError, match=r"by Auto: several models decide.* --method .*\(vfl, risa\)"
+    ):
+        predict_alone(folder / "telco", telco, tmp_path / "rows.csv", tmp_path / "out")
+    with pytest.raises(Refused, match="several models decide, and stay with it"):
+        BlendNetwork.hand_out(SimpleNamespace(label_party="bank"), "model", "telco", {})
 
 
 def test_what_is_handed_out_stands_in_the_ledger(make_fed, make_frame, tmp_path):

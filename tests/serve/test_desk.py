@@ -172,6 +172,21 @@ def test_a_quota_is_for_each_person_and_asker(monkeypatch):
     assert quota.over("a", [1]) == []
 
 
+def test_people_are_the_same_however_their_ids_are_written():
+    table = Table(["007", "8", "Ann Lee"], {"c": [1.0, 2.0, 3.0]})
+    people = People(table, "bank", "number")
+    asked = [7, "7", " 007", "08", "ann  LEE", "Ann", ""]
+    places = [0, 0, 0, 1, 2, -1, -1]
+    assert people.places(asked).tolist() == places
+    assert people.places(asked * 10).tolist() == places * 10
+    quota = Quota(1)
+    assert quota.over("a", people.keys([7])) == []
+    assert quota.over("a", people.keys(["007", 8])) == people.keys(["7"])
+    assert People(table).places([7, "7", "007"]).tolist() == [-1, -1, 0]
+    with pytest.raises(DataError, match="'bank'.*rows 0 and 1 are one id"):
+        People(Table(["7", "07"], {"c": [1.0, 2.0]}), "bank", "number")
+
+
 # ---------------------------------------------------------------- sources
 
 

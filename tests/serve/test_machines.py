@@ -32,9 +32,9 @@ from fedmend.errors import ConfigError, PartyAbsent, Refused
 from fedmend.federation import Policy
 from fedmend.federation.ledger import read_ledger
 from fedmend.serve import answering
-from fedmend.serve.channel import Channel
+from fedmend.serve.channel import IDLE_SECONDS, Channel
 from fedmend.serve.partner import served_only
-from fedmend.serve.service import WholeRun, open_kit
+from fedmend.serve.service import Families, WholeRun, open_kit
 from fedmend.serve.serving import PredictServer
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedmend.errors.PrivacyWarning")
@@ -193,6 +193,40 @@ def test_over_a_slow_link_the_partner_is_waited_for_until_the_deadline(world):
         link.close()
 
 
+def until(met, seconds):
+    ends = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+def test_a_connection_that_ends_while_nobody_asks_is_noticed_and_costs_no_answer(world):
+    link = SlowLink(world.partner.address)
+    served = open_kit(world.folder / "bank", {"telco": link.address}, method="risa")
+    remotes = served.answerer.engine.remotes
+    try:
+        before, channel = remotes["telco"], remotes["telco"].channel
+        time.sleep(2 * IDLE_SECONDS)
+        assert not channel.gone and served.health()["partners"] == {"telco": "there"}
+        for end in link._ends:  # the partner is started anew
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        until(lambda: channel.gone, 2.0)
+        until(lambda: remotes.get("telco", before) is not before, 10.0)
+        until(lambda: served.health()["partners"] == {"telco": "there"}, 20.0)
+        (row,) = served.by_ids([1062], 10.0)
+        assert row["absent"] == {} and row["used"] == ("bank", "telco")
+        link.close()  # and it is gone for good
+        until(lambda: served.health()["partners"]["telco"] != "there", 2.0)
+        families = Families()
+        served.tell(families)
+        assert 'fedmend_partner_up{model="run/risa",partner="telco"} 0' in str(families)
+        until(lambda: "cannot be reached" in served.health()["partners"]["telco"], 5.0)
+    finally:
+        served.close()
+        link.close()
+
+
 @pytest.fixture(scope="module")
 def server(world):
     with serving(
@@ -226,8 +260,13 @@ def rows_of(server, ids, **more):
 
 
 def test_askers_have_tokens_and_people_a_quota(server):
-    assert ask(server, {"ids": [1050]}, token="")[0] == 401
-    assert ask(server, {"ids": [1050]}, token="another")[0] == 401
+    for token in ("", "another"):
+        assert ask(server, {"ids": [1050]}, token=token)[0] == 401
+    log = (server._place.parent / "requests.jsonl").read_text().splitlines()
+    told = [json.loads(line) for line in log[-2:]]
+    assert [(each["asker"], each["outcome"], each["rows"]) for each in told] == [
+        ("", "refused", 0)
+    ] * 2
     for _ in range(QUOTA):
         (row,) = rows_of(server, [1051])
     assert row["p(yes)"] == round(row["p(yes)"], 4)

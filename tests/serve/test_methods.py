@@ -15,7 +15,7 @@ from fedmend.methods.registry import METHODS
 from fedmend.report.record import RunRecord
 from fedmend.serve import predict_alone, predict_run
 from fedmend.serve.models import chosen
-from fedmend.serve.running import run_config
+from fedmend.serve.running import _STAYS, run_config
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::fedmend.errors.FedmendWarning", "ignore::fedmend.errors.PrivacyWarning"
@@ -78,7 +78,11 @@ def test_rows_of_all_of_one_and_alone(vertical, fresh, tmp_path, method):
     assert list(by_bank.index) == ids[:40] and (by_bank["used"] == "bank").all()
     # The first ones have none of telco's columns, and trees stay with the label party.
     if method in ("local", "local-trees", "boosting"):
-        with pytest.raises(DataError, match=r"'telco'.*\[predict\] alone = \[\"telco\"\]"):
+        reason = _STAYS.get(method, "uses none of its columns")
+        noted = RunRecord.load(vertical).notes
+        assert any("telco cannot predict alone: " in each and reason in each for each in noted)
+        words = f"'telco': cannot predict alone by {METHODS[method].shown}: .*{reason}.*vfl, risa"
+        with pytest.raises(DataError, match=words):
             alone(vertical, fresh, "telco", tmp_path / "telco", method)
     if method in ("local", "local-trees"):
         assert (bank["used"] == "bank").all()

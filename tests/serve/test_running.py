@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
 from types import SimpleNamespace
@@ -9,9 +11,11 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 import fedmend as fm
-from fedmend.errors import ConfigError, DataError, FedmendWarning
+from fedmend.cli import app
+from fedmend.errors import ConfigError, DataError, FedmendError, FedmendWarning
 from fedmend.federation.bound import declared
 from fedmend.flow import execute, plan_of
 from fedmend.flow.config import load_config
@@ -131,6 +135,30 @@ def test_bad_requests(shop, change, problem):
     with pytest.raises(ConfigError, match=problem):
         predict_run(shop.run, options.pop("tables"), shop.out, **options)
     assert not list(shop.out.glob("*/*"))
+
+
+def test_a_disk_that_takes_nothing_is_told_before_anybody_predicts(shop, monkeypatch):
+    shop.out.write_text("in the way")
+    rows = f"--with=bank={shop.new['bank']}"
+    for more in ([], ["--alone", "bank"]):
+        words = ["predict", str(shop.run), rows, "--out", str(shop.out / "deep" / "er"), *more]
+        with monkeypatch.context() as patch:
+            patch.setattr("fedmend.serve.running.load_model", None)
+            found = CliRunner().invoke(app, words).exception
+        assert type(found) is FedmendError and found.exit_code == 1
+        assert "er cannot be written: Not a directory. Mend: --out another" in str(found)
+
+
+@pytest.mark.parametrize("alone", [[], ["--alone", "bank"]])
+def test_a_disk_that_is_full_when_predictions_are_written(shop, monkeypatch, alone):
+    def full(*given, **more):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("fedmend.serve.predicting.write_frame", full)
+    words = ["predict", str(shop.run), f"--with=bank={shop.new['bank']}", "--out", str(shop.out)]
+    found = CliRunner().invoke(app, [*words, *alone]).exception
+    assert type(found) is FedmendError
+    assert "cannot be written: No space left on device. Mend: --out another" in str(found)
 
 
 def test_a_run_that_is_not_there(shop, tmp_path):

@@ -164,6 +164,60 @@ def test_a_fault_of_ours_is_not_told_as_bad_json(server, monkeypatch, caplog):
     assert "a request could not be answered" in caplog.text
 
 
+def test_every_question_is_logged_and_counted_also_one_that_is_turned_away(
+    vertical, rows, tmp_path
+):
+    log = tmp_path / "requests.jsonl"
+    with serving(PredictServer(vertical, "vfl", log=log)) as server:
+        asked = [rows, {"bank": []}, b"{", {"ids": [1000], "deadline_ms": 60_000}]
+        assert [ask(server.address, each)[0] for each in asked] == [200, 422, 400, 200]
+        assert ask(server.address, rows, path="models/run/clean/predict")[0] == 404
+        assert ask(server.address, rows, Origin="https://a.b")[0] == 403
+        lines = [json.loads(each) for each in log.read_text().splitlines()]
+        text = server.versions.metrics_text()
+    told = [(each["outcome"], each["rows"]) for each in lines]
+    assert told[:4] == [("complete", 6), ("invalid", 0), ("invalid", 0), ("complete", 1)]
+    assert told[4:] == [("invalid", 0), ("refused", 0)]
+    assert {each["model"] for each in lines} == {"run/vfl"} and lines[0]["ms"] > 0
+    of = 'model="run/vfl"'
+    for outcome, requests in (("complete", 2), ("invalid", 3), ("refused", 1)):
+        assert f'fedmend_request_seconds_count{{{of},outcome="{outcome}"}} {requests}\n' in text
+    assert f'fedmend_rows_total{{{of},outcome="complete"}} 7\n' in text
+    assert text.count("# TYPE fedmend_request_seconds histogram") == 1
+
+
+def test_parties_of_the_same_columns_are_logged_too(horizontal, tmp_path):
+    """Nobody's people can be asked about there, so that no table is ever read."""
+    log = tmp_path / "requests.jsonl"
+    rows = people(12, 9).drop(columns="y").to_dict("records")
+    with serving(PredictServer(horizontal, "sage", log=log)) as server:
+        assert ask(server.address, {"north": rows})[0] == 200
+        assert ask(server.address, {"ids": [1]})[0] == 422
+    told = [json.loads(each) for each in log.read_text().splitlines()]
+    assert [(each["outcome"], each["rows"]) for each in told] == [("complete", 12), ("invalid", 0)]
+
+
+def test_people_are_asked_about_by_the_rule_of_the_run(tmp_path):
+    """One side has lost the zeros in front; whoever asks may have, too."""
+    frame = people(60, 4)
+    written = (frame["id"] - 3950).map("{:05}".format)  # 00050 … 00109
+    tables = {
+        "bank": frame[["id", "a", "b", "y"]].assign(id=written),
+        "telco": frame[["id", "c"]].assign(id=frame["id"] - 3950),
+    }
+    run = run_of(tmp_path, tables, {"vfl": "epochs = 1"}, align='normalise = "number"')
+    with serving(PredictServer(run)) as server:
+        for many in (1, 20):  # some are looked up one by one, more together
+            ids = [100, "00100", "100", "0100 ", 7] * many
+            status, found = ask(server.address, {"ids": ids, "deadline_ms": 60_000})
+            assert status == 200
+            rows = found["predictions"]["bank"]
+            assert [row["id"] for row in rows] == ids
+            assert rows[4] == {"id": 7, "unknown": True}
+            assert {tuple(row["used"]) for row in rows[:4]} == {("bank", "telco")}
+            assert len({row["p(yes)"] for row in rows if "unknown" not in row}) == 1
+
+
 def test_for_this_machine_only(server, rows):
     assert server.address.startswith("http://127.0.0.1:")
     hosts = [{"Host": name} for name in ("evil.example", ":1", "a:127.0.0.1")]

@@ -308,15 +308,20 @@ def server_start(kits: KitsFolder = Path("kits")) -> None:
 @server_app.command("status")
 def server_status(kits: KitsFolder = Path("kits")) -> None:
     """Whether the server runs, and which parties are connected."""
-    from fedmend.deploy.provision import Kits
+    from fedmend.deploy.provision import Kits, known_parties
+    from fedmend.deploy.reach import listens, require_answer
     from fedmend.federation.engines.flare.engine import connected
+    from fedmend.federation.engines.flare.kits import server_of
 
     daemon = _daemon(_server_kit(kits), "server")
     if daemon.running() is None:
-        typer.echo("not running")
+        host, port = server_of(daemon.kit)
+        other = f"; something else listens at {host}:{port}" if listens(host, port) else ""
+        typer.echo(f"not running{other}")
         raise typer.Exit(1)
+    require_answer(Kits(kits), 10.0)
     there = connected(Kits(kits).admin, 10.0)
-    for party in Kits(kits).parties:
+    for party in sorted({*known_parties(Kits(kits)), *there}):
         typer.echo(f"{party}: {'connected' if party in there else 'not connected'}")
 
 

@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from fedmend.federation.engines.flare.kits import owner_of
 
 _QUESTION = "question.json"
 _ANSWER = "answer.txt"
+TOO_LATE = "that was too late: nobody waits for the answer"
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,17 @@ class Question:
         return f"{self.run} {self.asked}"
 
 
-def consent(kit: Path, file: PartyFile, hello: Hello, kinds: Sequence[str]) -> None:
-    """This party's yes to a run: by its rules, by `approve`, or by its people; else `Refused`."""
+def consent(
+    kit: Path,
+    file: PartyFile,
+    hello: Hello,
+    kinds: Sequence[str],
+    over: Callable[[], bool] = lambda: False,
+) -> None:
+    """This party's yes to a run: by its rules, by `approve`, or by its people; else `Refused`.
+
+    over: whether the job ended, so that nobody waits for the answer any more.
+    """
     rule = standing(file.rule, hello)
     if rule is not None:
         Events(kit / EVENTS_FILE).note(f"by a rule of party.toml: {rule.words}")
@@ -75,10 +85,16 @@ def consent(kit: Path, file: PartyFile, hello: Hello, kinds: Sequence[str]) -> N
     if answer == "no":
         raise Refused(file.name, "its rules do not admit such a run", "ask its people")
     if answer == "ask":
-        ask(kit, hello, file.approve_seconds, kinds)
+        ask(kit, hello, file.approve_seconds, kinds, over)
 
 
-def ask(kit: Path, hello: Hello, seconds: float, kinds: Sequence[str] = ()) -> None:
+def ask(
+    kit: Path,
+    hello: Hello,
+    seconds: float,
+    kinds: Sequence[str] = (),
+    over: Callable[[], bool] = lambda: False,
+) -> None:
     """Wait for the yes of this party's people; a no, or silence, is `Refused`."""
     now = time.time()
     who = {name: getattr(hello, name) for name in WHO}
@@ -91,20 +107,27 @@ def ask(kit: Path, hello: Hello, seconds: float, kinds: Sequence[str] = ()) -> N
     (kit / _ANSWER).unlink(missing_ok=True)
     write_whole(kit / _QUESTION, json.dumps(asdict(question)))
     deadline = time.monotonic() + seconds
+    answered = False
     try:
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not over():
             if (kit / _ANSWER).is_file():
+                answered = True
                 if (kit / _ANSWER).read_text(encoding="utf-8").strip() == f"yes {hello.run}":
                     return
                 raise Refused(owner_of(kit), "the people there said no", "ask them why")
             time.sleep(0.2)
+        if over():
+            raise Refused(owner_of(kit), "nobody waits for an answer any more", "nothing to do")
         raise Refused(
             owner_of(kit),
             f"nobody there said yes within {seconds:.0f} s",
             'ask them to watch their screen, or to set approve = "always" in party.toml',
         )
     finally:
-        (kit / _QUESTION).unlink(missing_ok=True)
+        if answered:
+            (kit / _QUESTION).unlink(missing_ok=True)
+        else:  # whoever answers it now is told that it was too late
+            write_whole(kit / _QUESTION, json.dumps({"withdrawn": question.mark}))
         (kit / _ANSWER).unlink(missing_ok=True)
 
 
@@ -136,6 +159,8 @@ def give_answer(
     such runs until this day, as a rule.
     """
     question = open_question(kit)
+    if question is None and (kit / _QUESTION).is_file():
+        raise ConfigError(f"{TOO_LATE}. Mend: wait until a run asks")
     if question is None or (mark is not None and mark != question.mark):
         raise ConfigError(f"nothing waits for this answer at {kit}. Mend: wait until a run asks")
     rule = _rule_of(question, until) if yes and until is not None else None

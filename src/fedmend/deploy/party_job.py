@@ -22,7 +22,7 @@ class PartyJob(CollabParty):
         def open_it(hello: Hello) -> Site:
             file = _own_file(kit)
             policy, bound = rules_of(file, hello)  # nobody is asked for what is refused anyway
-            consent(kit, file, hello, bound.lets_out(Worker.installed(), policy))
+            consent(kit, file, hello, bound.lets_out(Worker.installed(), policy), self.over)
             return open_site(file, hello, kit)
 
         return open_it

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedmend.deploy.consent import give_answer, open_question
+from fedmend.deploy.consent import TOO_LATE, give_answer, open_question
 from fedmend.errors import ConfigError
 from fedmend.federation.engines.flare.events import EVENTS_FILE, printable, read_events
 from fedmend.federation.engines.flare.host import LEDGER_FOLDER
@@ -95,7 +95,7 @@ class PartyScreen:
         try:
             give_answer(self.kit, said)
         except ConfigError:  # the time for it ran out, or the coordinator left, at this very moment
-            self._line(time.time(), "that was too late: nobody waits for the answer", "yellow")
+            self._line(time.time(), TOO_LATE, "yellow")
 
     def _line(self, when: float, words: str, style: str) -> None:
         clock = time.strftime("%H:%M:%S", time.localtime(when))

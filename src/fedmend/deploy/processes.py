@@ -24,7 +24,7 @@ from typing import Any
 from fedmend._files import write_whole
 from fedmend._json import typed
 from fedmend.deploy.provision import anchor_server, kit_certificates, require_valid
-from fedmend.deploy.reach import reach
+from fedmend.deploy.reach import reach, require_free
 from fedmend.errors import ConfigError, MissingExtra
 from fedmend.federation.engines.flare.events import EVENTS_FILE, Events
 from fedmend.federation.engines.flare.kits import (
@@ -96,6 +96,9 @@ class Daemon:
         """
         self._refuse_second()
         self.require_valid()
+        if self.role == "server":
+            self._end_orphan()  # which would hold the port
+            require_free(*server_of(self.kit))
         owner = [str(os.getpid())] if owned else []
         with (self.kit / OUTPUT_FILE).open("ab") as output:
             self._started = process = subprocess.Popen(

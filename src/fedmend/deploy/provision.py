@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fedmend.flow.config import Config, PartySettings
 
 SOON_DAYS = 30
+_REVOKED = "revoked.json"  # beside the authority: names that it does not know any more
 _PARTS = ("startup", "local")  # of a kit: the rest is the party's own
 Named = tuple[str, "Certificate"]
 
@@ -118,6 +119,7 @@ def revoke(kit: Path) -> list[str]:
     kits, known, (host, port) = _federation_of(kit)
     rest = [name for name in known if name != kit.name]
     authority, before = kits.folder / "ca", kits.folder / "ca.before"
+    gone = sorted({*_revoked(kits), kit.name})
     authority.rename(before)
     try:
         make_kits(kits.folder, rest, host=host, port=port, force=True)
@@ -125,6 +127,7 @@ def revoke(kit: Path) -> list[str]:
         shutil.rmtree(authority, ignore_errors=True)
         before.rename(authority)
         raise
+    _write(authority / _REVOKED, gone)
     shutil.rmtree(before)
     for part in _PARTS:
         shutil.rmtree(kit / part, ignore_errors=True)
@@ -134,25 +137,39 @@ def revoke(kit: Path) -> list[str]:
 def _federation_of(kit: Path) -> tuple[Kits, list[str], tuple[str, int]]:
     """The kits around one, the parties its authority knows, and the server's address."""
     kits = Kits(kit.parent)
-    noted = _noted(kits.folder / "ca")
-    if not noted:
+    if not _noted(kits.folder / "ca"):
         raise ConfigError(
             f"there is no authority in {kits.folder}: certificates are made where it is, at the "
             "coordinator. Mend: name the kit there, or ask the coordinator"
         )
-    host, port = _address(kits)
-    others = (host, ADMIN)
-    known = sorted(
+    known = known_parties(kits)
+    # One that was revoked is not known any more, and may come back.
+    names = sorted({*known, *_revoked(kits)})
+    if kit.name not in names and not (kit / "party.toml").is_file():
+        words = did_you_mean(kit.name, names)
+        raise ConfigError(f"there is no party {kit.name!r} in {kits.folder}: {words}")
+    return kits, known, _address(kits)
+
+
+def known_parties(kits: Kits) -> list[str]:
+    """The parties that the authority knows, wherever their kits are now.
+
+    Where it is kept elsewhere: those that have a kit here.
+    """
+    noted, others = _noted(kits.folder / "ca"), (_address(kits)[0], ADMIN)
+    if not noted:
+        return kits.parties
+    return sorted(
         name
         for path in noted
         for name in json.loads(path.read_text("utf-8"))
         if not name.startswith("root_") and name not in others
     )
-    # One that was revoked is not known any more, and may come back.
-    if kit.name not in known and not (kit / "party.toml").is_file():
-        words = did_you_mean(kit.name, known)
-        raise ConfigError(f"there is no party {kit.name!r} in {kits.folder}: {words}")
-    return kits, known, (host, port)
+
+
+def _revoked(kits: Kits) -> list[str]:
+    path = kits.folder / "ca" / _REVOKED
+    return list(json.loads(path.read_text("utf-8"))) if path.is_file() else []
 
 
 def _address(kits: Kits) -> tuple[str, int]:

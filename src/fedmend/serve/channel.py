@@ -27,6 +27,8 @@ from fedmend.federation.engines.flare.link import ABSENT, OK, Frame, Link
 HANDSHAKE_SECONDS = 10.0
 STALL_SECONDS = 30.0
 """After so long without the rest of a reply a connection is given up."""
+IDLE_SECONDS = 0.5
+"""So often one looks whether the other side of a silent connection is still there."""
 MAX_WAITING = 16
 """Connections that have not shown their certificate yet."""
 MAX_OF_A_PARTY = 8
@@ -212,11 +214,15 @@ def _is_error(reply: bytes) -> bool:
 # ---------------------------------------------------------------- at the label party
 
 
+_Job = tuple[bytes, float, Future[list[bytes]]]
+"""Messages as they are sent, until when, and where the replies go."""
+
+
 class Channel:
     """A connection to one partner: lists of messages there, lists of replies back.
 
     One is under way at a time. Whoever asks waits as long as it likes; a reply that comes later is
-    read all the same, so that the connection goes on.
+    read all the same, so that the connection goes on. One that ends while nobody asks is noticed.
     """
 
     def __init__(self, party: str, address: str, kit: Path) -> None:
@@ -240,10 +246,8 @@ class Channel:
             raise PartyAbsent(party, f"{address} is {shown!r}, by its certificate")
         tls.settimeout(STALL_SECONDS)
         _steady(tls)
-        self._link = Link(tls)
-        self._jobs: queue.SimpleQueue[tuple[bytes, float, Future[list[bytes]]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._end, self._link = tls, Link(tls)
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self.gone = ""
         threading.Thread(target=self._carry, name=f"fedmend-{party}", daemon=True).start()
 
@@ -254,6 +258,8 @@ class Channel:
             future.set_exception(PartyAbsent(self.party, self.gone))
         else:
             self._jobs.put((wire.encode(messages), until, future))
+            if self.gone:  # meanwhile, and nobody looks at what waits any more
+                self._give_up_waiting()
         return future
 
     def wait(self, future: Future[list[bytes]], until: float) -> list[bytes]:
@@ -269,7 +275,7 @@ class Channel:
 
     def _carry(self) -> None:
         ticket = 0
-        while (job := self._jobs.get()) is not None:
+        while (job := self._next_job()) is not None:
             payload, until, future = job
             if time.monotonic() > until:
                 future.set_exception(PartyAbsent(self.party, "late"))
@@ -283,9 +289,39 @@ class Channel:
                 self._link.close()
                 future.set_exception(PartyAbsent(self.party, self.gone))
                 break
-        while not self._jobs.empty():
-            if (left := self._jobs.get()) is not None:
-                left[2].set_exception(PartyAbsent(self.party, self.gone))
+        self._give_up_waiting()
+
+    def _give_up_waiting(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                if (left := self._jobs.get_nowait()) is not None:
+                    left[2].set_exception(PartyAbsent(self.party, self.gone))
+
+    def _next_job(self) -> _Job | None:
+        """None when there will be none: this side was closed, or the other one is gone."""
+        while True:
+            try:
+                return self._jobs.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                gone = self._ended_idle()
+            if gone:
+                self.gone = self.gone or gone
+                self._link.close()
+                return None
+
+    def _ended_idle(self) -> str:
+        """Why a connection on which nothing was asked is over; nothing while it is not."""
+        try:
+            self._end.settimeout(0.0)
+            said = self._end.recv(1)
+        except (ssl.SSLWantReadError, BlockingIOError):
+            return ""  # TLS may have had something to say to itself
+        except OSError as error:
+            return _why(error)
+        finally:
+            with contextlib.suppress(OSError):
+                self._end.settimeout(STALL_SECONDS)
+        return "it spoke without being asked" if said else "the connection ended"
 
     def _replies(self, ticket: int) -> list[bytes]:
         frame = self._link.receive()

@@ -189,7 +189,8 @@ def kept_in_kit(kit: Path, party: str, run: str | None, method: str | None) -> P
         asked = "".join(f" {each!r}" for each in (run, method) if each)
         raise ConfigError(
             f"{kit} holds no model{asked} that can decide alone. Mend: for a party without "
-            f'labels [predict] alone = ["{party}"] in the federation.toml of the run; '
+            f'labels [predict] alone = ["{party}"] in the federation.toml of the run, and a method '
+            "whose top can be handed out (vfl, risa; not boosting, not auto); "
             "fedmend party adopt takes a part that was handed over"
         )
     if len(kept) > 1:

@@ -8,6 +8,7 @@ rows; no id leaves it.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,16 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from fedmend.data.table import Table
-from fedmend.deploy.flare_run import server_up
+from fedmend.deploy.flare_run import RUN_NAME, server_up
+from fedmend.deploy.ledgers import LEDGERS_FOLDER
 from fedmend.deploy.provision import Kits
-from fedmend.errors import ConfigError, DataError
+from fedmend.errors import ConfigError, DataError, FedmendError, PartyFailed
 from fedmend.federation import Federation, Party, Policy
 from fedmend.federation.engines.flare.host import RUN_FOLDER
 from fedmend.federation.policy import MACHINES_PREDICTIONS
 from fedmend.flow import CONFIG_FILE
 from fedmend.flow.config import Config, PartySettings, load_config
+from fedmend.flow.manifest import hash_of
+from fedmend.flow.manifest import read_manifest as read_stages
 from fedmend.flow.new_rows import read_rows
 from fedmend.methods.registry import HORIZONTAL, METHODS
+from fedmend.report.page import LEDGER_FILE
 from fedmend.secure.heads import exchange_heads
 from fedmend.serve.models import (
     KeptModel,
@@ -48,6 +53,13 @@ from fedmend.serve.predicting import (
 from fedmend.split.parts import FILE, MANIFEST
 
 NEW = "new"
+MACHINES = "machines"
+"""In the folder of a run of one process: the ledgers of its predictions over machines."""
+_STAYS = {
+    "auto": "several models decide, and stay with it",
+    "boosting": "trees tell of its labels and stay with it",
+}
+"""Methods of which the label party hands out nothing that could decide elsewhere, and why."""
 
 
 # ---------------------------------------------------------------- all in this process
@@ -73,7 +85,7 @@ def predict_run(
         given = {
             name: read_rows(path, known[name], model.schema(name)) for name, path in tables.items()
         }
-        with predict_tables(model, given, config) as (done, workers):
+        with predict_tables(model, given, config) as (done, workers), _on_disk(out):
             _write(done, workers, out)
     return [
         replace(each, path=out / each.party / PREDICTIONS_FILE) if each.rows else each
@@ -144,12 +156,7 @@ def predict_alone(
     The embeddings of absent parties are imputed, or handled as the method has learnt it.
     """
     if not (folder / MANIFEST).is_file():
-        raise DataError(
-            f"{folder} holds no model that can decide alone",
-            party=party.name,
-            mend=f'[predict] alone = ["{party.name}"] in federation.toml before the run, and a '
-            "label party whose policy lets 'weights' out",
-        )
+        raise _not_alone(folder, party.name)
     name = name_of_class(read_manifest(folder)["method"])
     table = read_rows(rows, party, schema_of(folder))
     home = folder.resolve().parent
@@ -166,8 +173,30 @@ def predict_alone(
             (done,) = ask_split(model, fed, workers, [group], title)
         # The part lies at the party's home; predictions go where it was asked to put them.
         fed.engine.sites[party.name].home = None  # type: ignore[attr-defined]
-        workers[party.name].write(str(out))
+        with _on_disk(out):
+            workers[party.name].write(str(out))
     return replace(done, path=out / party.name / PREDICTIONS_FILE)
+
+
+def _not_alone(folder: Path, party: str) -> DataError:
+    """Why there is nothing with which a party could decide, and what helps."""
+    asked = f'[predict] alone = ["{party}"] in federation.toml before the run'
+    if (folder.parent / MANIFEST).is_file():
+        saved = read_manifest(folder.parent)
+        name = name_of_class(saved["method"])
+        uses = party in saved["parties"]
+        reason = _STAYS.get(name) if uses else "it uses none of its columns"
+        if reason is not None:
+            return DataError(
+                f"cannot predict alone by {METHODS[name].shown}: {reason}",
+                party=party,
+                mend=f"--method of one whose top can be handed out (vfl, risa), and {asked}",
+            )
+    return DataError(
+        f"{folder} holds no model that can decide alone",
+        party=party,
+        mend=f"{asked}, and a label party whose policy lets 'weights' out",
+    )
 
 
 # ---------------------------------------------------------------- every party on its machine
@@ -185,14 +214,15 @@ def predict_over_machines(
 
     A party names its new rows in its ``party.toml`` (``new = "rows.csv"``). The model is the one of
     a run over machines, or of a run in one process whose parts the parties have taken into their
-    kits (``fedmend party adopt``). waiting: told which parties are not there yet.
+    kits (``fedmend party adopt``). waiting: told which parties are not there yet. What crosses is
+    appended to the run's ledger, as at the parties.
     """
     config, model = run_config(run), chosen(run, method)
     found = Kits(kits)
     if not found.server.is_dir():
         raise ConfigError(f"there are no kits in {kits}. Mend: --kits the folder of all kits")
     everybody = [party.name for party in config.party]
-    with server_up(found):
+    with server_up(found), _ledger_goes_on(run) as home:
         fed = Federation.over_flare(
             kits,
             parties=everybody if model.horizontal else model.parties,
@@ -202,6 +232,8 @@ def predict_over_machines(
             methods=(model.name, "predict"),
             seed=config.run.all_seeds[0],
             test_share=config.test_share,
+            ledger=home / LEDGER_FILE,
+            ledgers=home / LEDGERS_FOLDER,
             wait_seconds=config.flare.wait_seconds,
             call_timeout=config.flare.call_timeout,
             stall_seconds=config.flare.stall_seconds,
@@ -213,17 +245,47 @@ def predict_over_machines(
             new = fed.on(NEW)
             with new.workers(PredictionWorker) as workers:
                 present = [party for party, rows in workers.rows().items() if rows]
-                if not present:
-                    raise DataError(
-                        "no party has new rows",
-                        mend='new = "rows.csv" in the party.toml of at least one',
-                    )
-                # Of no row is the order to be repeated.
-                done = _asked(model, loaded, new, workers, present, config, order="secret")
-                _write(done, workers, out)
+                if present:
+                    # Of no row is the order to be repeated.
+                    done = _asked(model, loaded, new, workers, present, config, order="secret")
+                    _write(done, workers, out)
             exchange_heads(fed)
+    if not present:
+        raise DataError(
+            "no party has new rows",
+            mend='new = "rows.csv" in the party.toml of at least one',
+        )
     kept = f"in its own kit, {RUN_FOLDER}/{model.run}/{out.name}/{PREDICTIONS_FILE}"
     return [replace(each, kept=kept) for each in done]
+
+
+@contextmanager
+def _ledger_goes_on(run: Path) -> Iterator[Path]:
+    """The folder with the ledgers that a prediction over machines goes on with.
+
+    They are the run's, whose name the parties write under as well. A run of one process has none of
+    theirs: its predictions have a folder of their own in it.
+    """
+    home = run if (run / RUN_NAME).is_file() else run / MACHINES
+    ledger, stages = home / LEDGER_FILE, read_stages(run)
+    report, before = stages.find("report"), _hash_of(ledger)
+    try:
+        yield home
+    except BaseException:
+        if _hash_of(ledger) != before:
+            # Copies of the parties' that lack what has crossed now would accuse them.
+            for copy in (home / LEDGERS_FOLDER).glob("*.jsonl"):
+                copy.replace(copy.with_suffix(".before"))
+        raise
+    finally:
+        # Verifying compares with the ledger as fedmend left it; one that was altered stays so.
+        if before and report is not None and report.inputs.get(LEDGER_FILE) == before:
+            report.inputs[LEDGER_FILE] = _hash_of(ledger)
+            stages.save()
+
+
+def _hash_of(ledger: Path) -> str:
+    return hash_of(ledger) if ledger.is_file() else ""
 
 
 # ---------------------------------------------------------------- what a run says, and checks
@@ -261,9 +323,28 @@ def party_settings(config: Config, tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_out(out: Path) -> None:
-    """Predictions are never mixed with others."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} is not empty. Mend: --out another folder")
+    """Predictions are never mixed with others, nor made for a disk that does not take them."""
+    with _on_disk(out):
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise ConfigError(f"{out} is not empty. Mend: --out another folder")
+        there = next(each for each in (out, *out.absolute().parents) if each.exists())
+        with tempfile.TemporaryFile(dir=there):
+            pass
+
+
+@contextmanager
+def _on_disk(out: Path) -> Iterator[None]:
+    """What the disk of `out` refuses is told with what helps, also where a worker was writing."""
+    try:
+        yield
+    except (OSError, PartyFailed) as error:
+        cause = error.__cause__ if isinstance(error, PartyFailed) else error
+        if not isinstance(cause, OSError):
+            raise
+        raise FedmendError(
+            f"{out} cannot be written: {cause.strerror or cause}. Mend: --out another folder, on a "
+            "disk with room and with the right to write there"
+        ) from error
 
 
 def require_parts(model: KeptModel) -> None:

@@ -116,6 +116,53 @@ class Metrics:
                 into.add("fedmend_absent_total counter", count, **labels)
 
 
+class Requests:
+    """What is counted and written down of the requests to one model.
+
+    drift: the folder of the model's part, where first scores are kept.
+    """
+
+    def __init__(self, name: str, log: TextIO | None, drift: Path | None = None) -> None:
+        self.name = name
+        self.metrics = Metrics()
+        self.drift = Drift(drift)
+        self._log = log
+
+    def note(self, asker: str, outcome: str, seconds: float, rows: list[dict[str, Any]]) -> None:
+        """Count a request, and write a line of it: who, how many, how long; no id, no answer."""
+        used = [row["used"] for row in rows if "used" in row]
+        absent = [row["absent"] for row in rows if "absent" in row]
+        self.metrics.note(outcome, seconds, used, absent)
+        whole = [row for row in rows if "prediction" in row and not fell_short(row)]
+        try:
+            self.drift.note([score_of(row) for row in whole])
+            self._write(asker, outcome, seconds, rows, absent)
+        except OSError as error:  # a full disk: the answer is given all the same
+            logger.warning("of a request nothing could be written down: %s", error)
+
+    def _write(
+        self,
+        asker: str,
+        outcome: str,
+        seconds: float,
+        rows: list[dict[str, Any]],
+        absent: list[dict[str, str]],
+    ) -> None:
+        if self._log is not None:
+            reasons = Counter(f"{name}: {why}" for each in absent for name, why in each.items())
+            line = {
+                "time": round(time.time(), 3),
+                "model": self.name,
+                "asker": asker,
+                "outcome": outcome,
+                "rows": len(rows),
+                "ms": round(1000 * seconds, 2),
+                "absent": dict(reasons),
+            }
+            self._log.write(json.dumps(line) + "\n")
+            self._log.flush()
+
+
 class Service:
     """Answers about people, by their ids or by new rows of the label party."""
 
@@ -126,20 +173,14 @@ class Service:
         schema: Schema | None,
         settings: ServeSettings,
         keepers: list[Keeper],
-        log: TextIO | None = None,
-        *,
-        drift: bool = False,
+        requests: Requests,
     ) -> None:
         self.answerer, self.party, self.schema = answerer, party, schema
         self.settings, self.keepers = settings, keepers
-        model = answerer.model
-        self.name = f"{model.run}/{model.folder.name}"
-        self.metrics = Metrics()
-        self.drift = Drift(model.folder if drift else None)
+        self.name, self.requests = requests.name, requests
         self.desk = Desk(answerer, settings.queue)
         self._quota = Quota(settings.quota)
         self._quota_lock = threading.Lock()
-        self._log = log
         self.lock: TextIO | None = None
 
     def by_ids(self, ids: list[Any], seconds: float, asker: str = "") -> list[dict[str, Any]]:
@@ -177,12 +218,13 @@ class Service:
         self._quota, self._quota_lock = other._quota, other._quota_lock
 
     def _count(self, asker: str, ids: list[Any]) -> None:
+        keys = self.answerer.people.keys(ids)
         with self._quota_lock:
-            over = self._quota.over(asker, ids)
+            over = self._quota.over(asker, keys)
         if over:
             raise OverQuota(
                 f"{len(over)} of {len(ids)} people were asked about {self._quota.most} times "
-                f"today, {over[0]!r} among them. Mend: ask tomorrow"
+                f"today, {ids[keys.index(over[0])]!r} among them. Mend: ask tomorrow"
             )
 
     def _rows(self, told: dict[str, list[Any]]) -> list[dict[str, Any]]:
@@ -213,49 +255,15 @@ class Service:
         """For Prometheus. A share that a partner lacks is what to expect while it is there: of the
         people here, those it does not know."""
         present, of = self.answerer.present, self.name
-        self.metrics.tell(into, of)
+        self.requests.metrics.tell(into, of)
         for name in self.answerer.partners:
             into.add("fedmend_partner_up gauge", int(name in present), model=of, partner=name)
         for name, share in self.answerer.unknown_shares().items():
             lacks = "fedmend_expected_absent_share gauge"
             into.add(lacks, f"{share:.4f}", model=of, partner=name)
         into.add("fedmend_waiting gauge", len(self.desk), model=of)
-        if (index := self.drift.index()) is not None:
+        if (index := self.requests.drift.index()) is not None:
             into.add("fedmend_score_drift gauge", f"{index:.4f}", model=of)
-
-    def note(self, asker: str, outcome: str, seconds: float, rows: list[dict[str, Any]]) -> None:
-        """Count a request, and write a line of it: who, how many, how long; no id, no answer."""
-        used = [row["used"] for row in rows if "used" in row]
-        absent = [row["absent"] for row in rows if "absent" in row]
-        self.metrics.note(outcome, seconds, used, absent)
-        whole = [row for row in rows if "prediction" in row and not fell_short(row)]
-        try:
-            self.drift.note([score_of(row) for row in whole])
-            self._write(asker, outcome, seconds, rows, absent)
-        except OSError as error:  # a full disk: the answer is given all the same
-            logger.warning("of a request nothing could be written down: %s", error)
-
-    def _write(
-        self,
-        asker: str,
-        outcome: str,
-        seconds: float,
-        rows: list[dict[str, Any]],
-        absent: list[dict[str, str]],
-    ) -> None:
-        if self._log is not None:
-            reasons = Counter(f"{name}: {why}" for each in absent for name, why in each.items())
-            line = {
-                "time": round(time.time(), 3),
-                "model": self.name,
-                "asker": asker,
-                "outcome": outcome,
-                "rows": len(rows),
-                "ms": round(1000 * seconds, 2),
-                "absent": dict(reasons),
-            }
-            self._log.write(json.dumps(line) + "\n")
-            self._log.flush()
 
     def close(self) -> None:
         self.desk.close()
@@ -333,9 +341,14 @@ def open_kit(
     keepers = [Keeper(answerer, each, addresses[each], kit, hello) for each in needed]
     for keeper in keepers:
         keeper.first.wait(WAIT_SECONDS)
-    service = Service(answerer, file, schema, file.serve, keepers, log, drift=True)
+    requests = Requests(_name_of(model), log, model.folder)
+    service = Service(answerer, file, schema, file.serve, keepers, requests)
     service.lock = lock
     return service
+
+
+def _name_of(model: KeptModel) -> str:
+    return f"{model.run}/{model.folder.name}"
 
 
 def _members(manifest: Mapping[str, Any]) -> list[str]:
@@ -355,11 +368,12 @@ def _require_addresses(needed: list[str], addresses: Mapping[str, str]) -> None:
 class WholeRun:
     """A run whose parts and tables are all in this process."""
 
-    def __init__(self, run: Path, method: str | None) -> None:
+    def __init__(self, run: Path, method: str | None, log: TextIO | None = None) -> None:
         self.run = run
         self.config: Config = run_config(run)
         self.model: KeptModel = chosen(run, method)
         require_parts(self.model)
+        self.requests = Requests(_name_of(self.model), log)
 
     def at(self, path: str) -> Path:
         """A table of the run: its file was written beside it, or where its runs/ are."""
@@ -371,7 +385,7 @@ class WholeRun:
     def labellers(self) -> list[str]:
         return self.config.labellers
 
-    def service(self, log: TextIO | None = None) -> Service:
+    def service(self) -> Service:
         """Everybody's tables are read, and aligned as the run says."""
         model, label_party = self.model, self.model.label_party
         if model.horizontal or label_party is None:
@@ -380,8 +394,10 @@ class WholeRun:
                 mend="send rows by party",
             )
         known = {party.name: party for party in self.config.party}
+        rule = self.config.align.normalise
         sources = {
-            name: People(people_of(self, known[name], model.schema(name))) for name in model.parties
+            name: People(people_of(self, known[name], model.schema(name)), name, rule)
+            for name in model.parties
         }
         sites = []
         for name, source in sources.items():
@@ -397,7 +413,7 @@ class WholeRun:
         for partner in partners:
             answerer.join(partner)
         schema = model.schema(label_party)
-        return Service(answerer, known[label_party], schema, ServeSettings(), [], log)
+        return Service(answerer, known[label_party], schema, ServeSettings(), [], self.requests)
 
     def predict(self, records: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         """Rows of several parties, which are one person where their ids agree."""

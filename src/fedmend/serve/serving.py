@@ -30,6 +30,7 @@ from fedmend.serve.openapi import document
 from fedmend.serve.service import (
     MAX_REQUEST_ROWS,
     OverQuota,
+    Requests,
     Service,
     WholeRun,
     fell_short,
@@ -83,7 +84,7 @@ class PredictServer(LoopbackServer):
             elif also or shadow is not None:
                 raise ConfigError("--also and --shadow are for a kit. Mend: serve the kit")
             else:
-                self.whole = WholeRun(place, method)
+                self.whole = WholeRun(place, method, self._log)
         except BaseException:
             self.__exit__()
             raise
@@ -118,7 +119,7 @@ class PredictServer(LoopbackServer):
         with self._opening:
             if self._versions is None:
                 assert self.whole is not None
-                self._versions = Versions(self.whole.service(self._log))
+                self._versions = Versions(self.whole.service())
             return self._versions
 
     @property
@@ -162,36 +163,49 @@ class PredictServer(LoopbackServer):
 
         service: one of several models, if not the one that answers where none is named.
         """
-        if self.whole is not None and not (isinstance(asked, dict) and "ids" in asked):
-            records = _records(asked)
-            with self._opening:  # one at a time: torch keeps its threads per caller
-                answers, notes = self.whole.predict(records)
-            return {"method": self.title, "predictions": answers, "notes": notes}
-        service = service or self.service
-        began = time.perf_counter()
+        began, requests = time.perf_counter(), self.requests_to(service)
         rows: list[dict[str, Any]] = []
         outcome = "failed"
         try:
-            found, rows = self._predict(asked, asker, service)
+            if self.whole is not None and not (isinstance(asked, dict) and "ids" in asked):
+                found, rows = self._predict_together(self.whole, asked)
+            else:
+                found, rows = self._predict(asked, asker, service or self.service)
             outcome = "partial" if any(fell_short(row) for row in rows) else "complete"
-            title = service.answerer.model.title
-            return {"model": service.name, "method": title, **found}
+            return found
         except FedmendError as error:
             _, outcome = _outcome(error)
             raise
         finally:
-            service.note(asker, outcome, time.perf_counter() - began, rows)
+            requests.note(asker, outcome, time.perf_counter() - began, rows)
+
+    def requests_to(self, service: Service | None) -> Requests:
+        """Where a request is counted; of a run that may be before its tables are read."""
+        if service is None and self.whole is not None:
+            return self.whole.requests
+        return (service or self.service).requests
+
+    def _predict_together(
+        self, whole: WholeRun, asked: Any
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Rows of all parties of a run."""
+        records = _records(asked)
+        with self._opening:  # one at a time: torch keeps its threads per caller
+            answers, notes = whole.predict(records)
+        rows = [row for each in answers.values() for row in each]
+        return {"method": self.title, "predictions": answers, "notes": notes}, rows
 
     def _predict(
         self, asked: Any, asker: str, service: Service
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        found = {"model": service.name, "method": service.answerer.model.title}
         if isinstance(asked, dict) and "ids" in asked:
             ids, seconds = _ids(asked, service.settings.deadline)
             rows = service.by_ids(ids, seconds, asker)
             shadow = self.versions.shadow
             if shadow is not None and shadow.service is not service:
                 shadow.try_it(rows, seconds)
-            return {"predictions": {service.party.name: rows}, "notes": []}, rows
+            return found | {"predictions": {service.party.name: rows}, "notes": []}, rows
         records = _records(asked)
         others = [name for name in records if name != service.party.name]
         if others:
@@ -204,7 +218,7 @@ class PredictServer(LoopbackServer):
         rows, notes = service.by_rows(
             [dict(each) for each in given], service.settings.deadline, asker
         )
-        return {"predictions": {service.party.name: rows}, "notes": notes}, rows
+        return found | {"predictions": {service.party.name: rows}, "notes": notes}, rows
 
     def asker_of(self, authorization: str | None) -> str | None:
         """Who asks, by a token; None where nobody is known by it."""
@@ -332,24 +346,24 @@ class _Handler(LoopbackHandler):
         asker = self.app.asker_of(self.headers.get("Authorization"))
         if asker is None:
             words = "no token of an asker that is known here. Mend: Authorization: Bearer …"
-            self.refuse(HTTPStatus.UNAUTHORIZED, words)
+            self.refuse(HTTPStatus.UNAUTHORIZED, words, service=service)
             return
         try:
             asked = json.loads(body)
         except (ValueError, RecursionError) as error:
-            self.refuse(HTTPStatus.BAD_REQUEST, f"this is no JSON: {error}")
+            self.refuse(HTTPStatus.BAD_REQUEST, f"this is no JSON: {error}", asker, service)
             return
         try:
             self._send(HTTPStatus.OK, self.app.predict(asked, asker, service))
         except FedmendError as error:
-            self.refuse(_outcome(error)[0], str(error))
+            self._tell(_outcome(error)[0], str(error))
         except OSError as error:  # no answer leaves that the ledger does not know
             words = f"the ledger cannot be written: {error.strerror}. Mend: make room on its disk"
-            self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, words)
+            self._tell(HTTPStatus.SERVICE_UNAVAILABLE, words)
         except Exception:
             logger.exception("a request could not be answered")
             words = "a fault in fedmend. Mend: its log says more"
-            self.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, words)
+            self._tell(HTTPStatus.INTERNAL_SERVER_ERROR, words)
 
     def _is_for(self, *paths: str) -> bool:
         # A page elsewhere could post from a form; whoever sends an origin is a page.
@@ -361,7 +375,17 @@ class _Handler(LoopbackHandler):
             return False
         return True
 
-    def refuse(self, status: HTTPStatus, words: str) -> None:
+    def refuse(
+        self, status: HTTPStatus, words: str, asker: str = "", service: Service | None = None
+    ) -> None:
+        """Turn away what is not looked at; a question is counted and written down all the same."""
+        if self.command == "POST":
+            refused = status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+            outcome = "refused" if refused else "invalid"
+            self.app.requests_to(service).note(asker, outcome, 0.0, [])
+        self._tell(status, words)
+
+    def _tell(self, status: HTTPStatus, words: str) -> None:
         self._send(status, {"error": words})
 
     def _send(self, status: HTTPStatus, content: Any) -> None:

@@ -24,6 +24,7 @@ from fedmend.flow.config import PartySettings
 from fedmend.flow.config.references import look_up
 from fedmend.flow.new_rows import read_rows, rows_of_records
 from fedmend.flow.reading import File, read_party
+from fedmend.secure.identifiers import RULES, normalised
 
 MAX_ANSWER_BYTES = 64_000_000
 URL_SECONDS = 10.0
@@ -33,22 +34,34 @@ FEW = 32
 
 
 class People:
-    """Everybody whose columns this party can give, in memory."""
+    """Everybody whose columns this party can give, in memory.
 
-    def __init__(self, table: Table) -> None:
+    normalise: the rule of the alignment, by which they are found by their ids here too.
+    """
+
+    def __init__(self, table: Table, party: str = "", normalise: str = "exact") -> None:
         self.table = table
-        self._index = pd.Index(table.ids)
+        self._rule = None if normalise == "exact" else RULES[normalise]
+        keys = table.ids
+        if self._rule is not None:
+            keys = np.array(normalised(table.ids, normalise, party), dtype=object)
+        self._index = pd.Index(keys)
 
     @property
     def ids(self) -> np.ndarray:
         return self.table.ids
 
+    def keys(self, ids: list[Any]) -> list[Any]:
+        """The same of one person, however its id is written."""
+        return ids if self._rule is None else [self._rule(each) for each in ids]
+
     def places(self, ids: list[Any]) -> np.ndarray:
         """Where these ids stand, -1 where nobody is called so."""
-        if len(ids) <= FEW:
-            return np.array([self._place(each) for each in ids], np.int64)
+        keys = self.keys(ids)
+        if len(keys) <= FEW:
+            return np.array([self._place(each) for each in keys], np.int64)
         try:
-            return np.asarray(self._index.get_indexer(pd.Index(ids)))
+            return np.asarray(self._index.get_indexer(pd.Index(keys)))
         except TypeError:  # ids of another type than all of ours
             return np.full(len(ids), -1)
 
@@ -67,7 +80,7 @@ class OnDemand(People):
     """Columns that are looked up when somebody is asked about: by a query, or at an address."""
 
     def __init__(self, table: Table, file: PartyFile, schema: Schema) -> None:
-        super().__init__(table.select([]))
+        super().__init__(table.select([]), file.name, file.serve.normalise)
         self._file, self._schema = file, schema
 
     def rows(self, places: np.ndarray) -> tuple[Table, np.ndarray]:
@@ -117,11 +130,12 @@ def source_of(file: PartyFile, schema: Schema | None) -> People:
     """The source that a party's [serve] names."""
     how = file.serve
     if how.rows is not None:
-        return People(read_rows(file.at(how.rows), file, schema))
+        table = read_rows(file.at(how.rows), file, schema)
+        return People(table, file.name, how.normalise)
     people = people_of(file, file, schema)
     if schema is not None and (how.sql is not None or how.url is not None):
         return OnDemand(people, file, schema)
-    return People(people)
+    return People(people, file.name, how.normalise)
 
 
 class Quota:

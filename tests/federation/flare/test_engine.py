@@ -174,6 +174,26 @@ def test_an_unanswered_call_explains_itself_in_the_ledger(wire_up):
     assert {each.grade for each in found} == {"explained"}
 
 
+def test_calls_that_were_interrupted_explain_themselves(wired, monkeypatch):
+    """Both parties have answered a step, the coordinator's people press Ctrl-C, and it closes."""
+    workers = wired.fed.workers(Probe)
+    workers.step(np.ones(3, np.float32))
+
+    def interrupted(party, name, future):
+        future.result(10)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(wired.engine, "_answer", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        workers.step(np.ones(3, np.float32))
+    wired.engine.close("interrupted")
+    ours = wired.ledger.entries()
+    assert [entry.sender for entry in ours if entry.note == "unanswered"] == ["bank", "telco"]
+    for party, host in wired.hosts.items():
+        theirs = read_ledger(host.folder / "ledgers" / "a-run.jsonl")
+        assert [each.grade for each in reconcile(ours, party, theirs)] == ["explained"]
+
+
 def test_the_end_is_told_with_its_reason(wire_up, tmp_path):
     wired = wire_up(stall_seconds=1.0)
     workers = wired.fed.workers(Probe)

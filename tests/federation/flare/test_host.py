@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from fedmend._version import __version__
 from fedmend.errors import DataError, FedmendError, PartyFailed, Refused, WireError
 from fedmend.federation import wire
+from fedmend.federation.engines.flare.events import read_events
 from fedmend.federation.engines.flare.host import Hello, PartyHost, _Numbers
 from fedmend.federation.engines.flare.messages import read_reply, request
 from fedmend.federation.wire import VERSION
@@ -131,6 +133,51 @@ def test_a_coordinator_that_vanished_ends_the_job(tmp_path):
     say(host, "hello", **HELLO)
     assert gone.wait(5)
     assert "has not been heard" in (tmp_path / "events.jsonl").read_text()
+
+
+class Asking:
+    """The opener of a party whose people are asked, and do not answer while the job goes on."""
+
+    def __init__(self, patience=180.0):
+        self.asked, self.gone, self.host = threading.Event(), threading.Event(), None
+        self.patience = patience
+
+    def at(self, folder):
+        more = {"patience": self.patience, "lost": self.gone.set}
+        self.host = PartyHost("bank", self, folder, **more)
+        return self.host
+
+    def __call__(self, hello):
+        self.asked.set()
+        while not self.host.over:
+            time.sleep(0.01)
+        return a_site()
+
+
+def test_a_job_that_ends_while_people_are_asked_says_that_the_run_did_not_begin(tmp_path):
+    asking = Asking()
+    host = asking.at(tmp_path)
+
+    def leave():
+        assert asking.asked.wait(10)
+        host.close("the coordinator left")
+
+    threading.Thread(target=leave).start()
+    with pytest.raises(Refused, match="the job has ended"):
+        say(host, "hello", **HELLO)
+    said = [event.words for event, _ in read_events(host.events.path)]
+    assert said[0].startswith("the coordinator asks for a run 'first'")
+    assert said[1:] == ["run 'first' did not begin: the coordinator left"]
+
+
+def test_a_coordinator_that_vanished_while_people_are_asked_ends_the_job(tmp_path):
+    asking = Asking(patience=0.3)
+    with pytest.raises(Refused, match="the job has ended"):
+        say(asking.at(tmp_path), "hello", **HELLO)
+    assert asking.gone.wait(5)
+    assert "run 'first' did not begin: the coordinator was lost" in (
+        asking.host.events.path.read_text()
+    )
 
 
 def test_a_party_that_slept_blames_nobody(tmp_path, monkeypatch):

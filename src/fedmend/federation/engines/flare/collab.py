@@ -69,6 +69,10 @@ class CollabParty:
         """What the people here are told when the job ends and the coordinator has not ended it."""
         return "the job ended"
 
+    def over(self) -> bool:
+        """Whether the job has ended, also while the site is being opened."""
+        return self._host is not None and self._host.over
+
     @collab.init
     def open(self) -> None:
         # Brings pandas, for which the relay has no use.

@@ -111,10 +111,11 @@ class FlareEngine:
         self._closed = False
         self._courier = Courier(links, stall_seconds=stall_seconds)
         self._talks = {party: Conversation(party, ledger) for party in links}
+        self._open: dict[tuple[str, int], Pending] = {}
         try:
             self._say_hello(answered or (lambda party, yes, left: None))
         except BaseException as error:
-            self.close(f"the run did not begin: {error}")
+            self.close(f"the run did not begin: {str(error) or 'interrupted'}")
             raise
         for party, talk in self._talks.items():
             talk.note_session()
@@ -195,6 +196,8 @@ class FlareEngine:
         self._courier.close()
         if self._ended is not None:
             self._ended(reason)
+        for (party, _), asked in list(self._open.items()):  # whoever was waiting was interrupted
+            self._talks[party].unanswered(asked)
         for party in begun:
             self.ledger.record(COORDINATOR, party, SESSION, "control", NOTHING, note=CLOSED)
         self.ledger.close()
@@ -245,9 +248,20 @@ class FlareEngine:
         return self._courier.ask(party, message, self.call_timeout)
 
     def _send(self, party: str, asked: Pending) -> _Sent:
+        self._open[party, asked.number] = asked
         return _Sent(party, asked, self._ask(party, asked.message))
 
     def _settle(self, sent: _Sent) -> Any:
+        """The value of a reply; what an interrupt leaves open is noted when the engine closes."""
+        try:
+            value = self._noted(sent)
+        except Exception:
+            self._open.pop((sent.party, sent.asked.number), None)
+            raise
+        self._open.pop((sent.party, sent.asked.number), None)
+        return value
+
+    def _noted(self, sent: _Sent) -> Any:
         """The value of a reply, noted as it crossed; errors and silence are noted as well."""
         talk, asked = self._talks[sent.party], sent.asked
         try:

@@ -180,6 +180,8 @@ class PartyHost:
                 self.events.note(f"the ledger could not be closed: {error.strerror}", "error")
         if self._session:
             self.events.note(f"run {self._title!r} ended: {reason}")
+        elif self._busy:  # with its answer to hello: somebody here may be asked
+            self.events.note(f"run {self._title!r} did not begin: {reason}")
 
     @property
     def over(self) -> bool:
@@ -236,14 +238,16 @@ class PartyHost:
         self._ledger = Ledger(self.folder / LEDGER_FOLDER / f"{hello.run}.jsonl")
         words = f"the coordinator asks for a run {hello.title!r}: {', '.join(hello.methods)}"
         self.events.note(words)
-        self._busy = "reading the table"
+        self._title, self._busy = hello.title, "reading the table"
         try:
             site = self._opener(hello)
             if site.reproducible:  # whoever opened it, and whatever was asked for
                 site.policy.admit_reproducible(self.party)
         finally:
             self._busy = ""
-        self._policy, self._title = site.policy, hello.title
+        if self.over:
+            raise Refused(self.party, "the job has ended", "start the run anew (--resume)")
+        self._policy = site.policy
         session = secrets.token_bytes(16)
         begun = f"{SESSION} {session_name(session)}"
         self._ledger.record(COORDINATOR, self.party, SESSION, "control", NOTHING, note=begun)
@@ -310,7 +314,8 @@ class PartyHost:
         refused = isinstance(error, Refused)
         if not isinstance(error, FedmendError):
             logger.exception("a request could not be answered")
-        self.events.note(str(error), REFUSED if refused else ERROR)
+        if not (self.over and asked.call == "hello"):  # which was told when the job ended
+            self.events.note(str(error), REFUSED if refused else ERROR)
         answer = error_reply(error, policy=self._policy)
         if self._ledger is not None:
             try:
@@ -331,7 +336,8 @@ class PartyHost:
             self._heard += max(0.0, now - last - 2.0)
             last = now
             silent = now - self._heard
-            if silent > self._patience and not self._busy:
+            # Before the session is open it may be people who are waited for, not work.
+            if silent > self._patience and not (self._busy and self._session):
                 self.events.note(
                     f"the coordinator has not been heard for {silent:.0f} s; the job ends here. "
                     "Mend: nothing to do; the run goes on with 'fedmend run --resume'",

@@ -68,7 +68,7 @@ def owner_of(kit: Path) -> str:
 
 
 def server_of(kit: Path) -> tuple[str, int]:
-    """Host and port of the server, as a party's kit has them."""
+    """Host and port of the server, as a party's kit has them, or the server's own."""
     with _readable(kit) as content:
         host, _, port = str(content["servers"][0]["service"]["target"]).rpartition(":")
         return host, int(port)
@@ -76,8 +76,9 @@ def server_of(kit: Path) -> tuple[str, int]:
 
 @contextmanager
 def _readable(kit: Path) -> Iterator[Any]:
-    """What a party's kit says of itself; one that was damaged on its way is told as that."""
-    file = kit / "startup" / "fed_client.json"
+    """What a kit says of itself; one that was damaged on its way is told as that."""
+    startup = kit / "startup"
+    file = next(startup.glob("fed_server.json"), startup / "fed_client.json")
     try:
         yield json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, LookupError, TypeError) as error:

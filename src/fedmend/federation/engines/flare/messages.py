@@ -160,10 +160,11 @@ class Conversation:
     ) -> Pending:
         """Write down what is about to be sent, by its kinds."""
         number = next(self._numbers)
+        message = self.message(operation, number, **content)
         for each, group in groups.items():
             size = wire.measure(group)
             self.ledger.record(COORDINATOR, self.party, name, each, size, message=number)
-        return Pending(name, kind, number, self.message(operation, number, **content))
+        return Pending(name, kind, number, message)
 
     def settle(self, asked: Pending, answer: bytes) -> Any:
         """The value of a reply, noted as it crossed; an error is noted as well, and raised."""
