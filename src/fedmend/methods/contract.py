@@ -34,7 +34,6 @@ class Estimator(Parameters):
 
     PRESETS: settings by name, such as the published ones (``paper``). predicts: it ends in a model
     of the label, as against a completion of rows. horizontal: its parties have the same columns.
-    evidential: it forms opinions, with an uncertainty and contributions of their own.
     takes_reference: `evaluate` can be asked whose labels count (``against=``), because several
     parties label. privacy_: what randomised response cost, if labels were learnt through it.
     expertise_: how well each annotator labels, if that was estimated. choice_: what was compared,
@@ -45,7 +44,6 @@ class Estimator(Parameters):
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     predicts: ClassVar[bool] = True
     horizontal: ClassVar[bool] = False
-    evidential: ClassVar[bool] = False
     takes_reference: ClassVar[bool] = False
     fed_: Federation
     privacy_: Any = None

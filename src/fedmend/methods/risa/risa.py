@@ -489,8 +489,6 @@ class RISA(SplitEstimator):
     Others: as of every split network.
     """
 
-    evidential = True
-
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         # The paper does not say tau_p, tau_0 and E: 0.9, 0.3 and 5 here.
         "paper": {
