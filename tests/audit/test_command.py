@@ -119,6 +119,20 @@ def test_what_completes_and_corrects_is_audited_too(workshop):
     assert list(_subjects(plan, ["fedpsg-pum", "vfl"])) == ["fedpsg-pum", "VFL"]
 
 
+def test_a_method_with_several_settings_is_audited_under_each(call, workshop):
+    workshop.write(method='name = "vfl"\ntitle = "wide"\nepochs = 1')
+    text = workshop.config.read_text()
+    narrow = '\n[[method]]\nname = "vfl"\ntitle = "narrow"\nembedding = 2\nepochs = 1\n'
+    workshop.config.write_text(text + narrow)
+    plan = plan_of(load_config(workshop.config))
+    assert list(_subjects(plan, ["vfl"])) == ["wide", "narrow"]
+    assert list(_subjects(plan, ["narrow"])) == ["narrow"]
+    options = (*OPTIONS, "-o", 'attacks=["gradients"]', "--out", "audited")
+    code, out, _ = call("audit", "--method", "vfl", *options)
+    assert code == 0 and "wide, rehearsed" in out and "by the audit of narrow" in out
+    assert [each.method for each in read_audit("audited")] == ["wide", "narrow"]
+
+
 @pytest.mark.parametrize(
     ("given", "code", "said"),
     [

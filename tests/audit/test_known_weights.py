@@ -44,6 +44,14 @@ def test_an_audit_shows_it_where_weights_are_known(make_fed, make_frame, method,
     assert all((" 0 of the first" in fact) is not reproducible for fact in explained)
 
 
+def test_what_any_weights_explain_is_no_proof_of_them(make_fed, make_frame):
+    """Two numbers a row for its many unknowns: some row has them, whatever the weights are."""
+    fed = make_fed(make_frame(60), reproducible=False)
+    report = Audit(attacks=["weights"]).run(fed, fm.VFL(epochs=1, embedding=2))
+    assert report.findings and all(each.score == each.guess for each in report.findings)
+    assert any("whatever the weights, some row explains 2 numbers" in fact for fact in report.facts)
+
+
 def test_wrong_seeds_and_names_explain_nothing():
     rng = np.random.default_rng(0)
     columns = {"x": rng.normal(size=50), "z": rng.normal(size=50), "k": rng.choice(list("abc"), 50)}

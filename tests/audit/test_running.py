@@ -34,7 +34,7 @@ def test_the_other_setting_stands_beside_with_its_price(report):
     head, *lines = report.beside()
     assert head[3:5] == ["as given", report.other.option]
     assert len(lines) == len(report.findings) + len(report.scores)
-    assert {"accuracy", "auc"} <= {line[1] for line in lines if line[0] == "the model itself"}
+    assert {"accuracy", "AUC"} <= {line[1] for line in lines if line[0] == "the model itself"}
 
 
 def test_a_report_is_text_and_json_and_back(report, tmp_path):

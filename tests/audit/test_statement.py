@@ -120,6 +120,6 @@ def test_settings_with_fewer_looks_stand_beside_each_other():
     head, line, model = report.beside()
     assert head[3:5] == ["as given", "epochs=3"]
     assert line[3:5] == ["0.800 (strong)", "0.600 (some)"]
-    assert model[:5] == ["the model itself", "auc", "", "0.900", "0.800"]
+    assert model[:5] == ["the model itself", "AUC", "", "0.900", "0.800"]
     report.other.findings[0] = finding(0.6, 0.5, what="votes")
     assert report.beside()[1][4] == "–"

@@ -14,6 +14,8 @@ import pytest
 import fedmend as fm
 from fedmend.cli import main
 from fedmend.errors import AlignmentError, ConfigError, DataError, Refused
+from fedmend.report.page import run_banner
+from fedmend.report.record import RunRecord
 
 pytestmark = pytest.mark.usefixtures("bare_report")
 
@@ -93,6 +95,13 @@ def test_init_check_run_ledger(call, workshop):
     code, out, _ = call("ledger", workshop.run)
     assert code == 0 and "No row and no label left a party in the clear, but" in out
     assert "The coordinator saw" in out and "telco received" in out
+    record = RunRecord.load(workshop.run)
+    record.methods[0].params["label_dp"] = 1.0
+    record.save(workshop.run)
+    for command in (("ledger", workshop.run), ("audit", "--ledger", workshop.run)):
+        told = " ".join(call(*command)[1].split())  # what the report's first lines say
+        assert all(line in told for line in run_banner(workshop.run).lines)
+        assert "label_dp = 1 lets" in told
     code, out, _ = call("ledger", workshop.run, "--party", "telco")
     assert "telco received" in out and "The coordinator saw" not in out
     code, out, _ = call("ledger", workshop.run, "--json", "--party", "telco")
@@ -113,7 +122,7 @@ def test_run_again_resume_and_force(call, workshop):
 
 @pytest.mark.parametrize(
     ("folder", "words"),
-    [(".", "exists already"), ("..", "exists already"), ("/", "can hold no run")],
+    [(".", "is no run, and"), ("..", "is no run, and"), ("/", "can hold no run")],
 )
 def test_folders_that_have_no_name_of_their_own(call, workshop, folder, words):
     workshop.write()
@@ -169,6 +178,23 @@ def test_what_a_disk_refuses_is_told_with_a_mend(call, workshop, monkeypatch):
     code, _, err = call("run", "--keep-failed")
     assert code == 1 and "error: No space left on device. Mend: make room on this disk" in err
     assert "What is done is kept in" in err and "fault in fedmend" not in err
+
+
+def test_a_full_disk_that_is_met_again_in_closing_says_where_it_was(call, workshop, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def closing(fed, reason):
+        close(fed, reason)
+        full()
+
+    workshop.write()
+    close = fm.Federation.close
+    monkeypatch.setattr("fedmend.flow.mending.align", full)
+    monkeypatch.setattr(fm.Federation, "close", closing)
+    code, _, err = call("run")
+    assert code == 1 and "make room on this disk" in err
+    assert err.count("This was in the stage 'align'") == 1
 
 
 def test_debug_keeps_the_traceback_of_our_own_errors(call):

@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from fedmend.cli.running import tell
 from fedmend.cli.terminal import TerminalListener, bullets, comparison_table, plain_table
 from fedmend.report.mending import MendedColumn, MendedPair, Mending
 from fedmend.report.overview import Overview
 from fedmend.report.record import MethodRun, RunRecord
+from fedmend.serve.predicting import Predicted
 
 
 def method(title, seed, auc):
@@ -55,7 +58,7 @@ def test_how_long_a_training_was_is_said_in_its_own_unit(entry, said):
 
 def test_comparison_over_seeds_and_with_a_score_that_is_missing():
     runs = [method("VFL", 0, 0.9), method("VFL", 1, 0.94), method("Local", 0, None)]
-    text = drawn(comparison_table(RunRecord("t", runs, "auc", seeds=[0, 1])))
+    text = drawn(comparison_table(RunRecord("t", runs, "auc", seeds=[0, 1]), 100))
     assert "0.920 ± 0.028" in text and "–" in text and "2.0 kB" in text
 
 
@@ -80,16 +83,32 @@ def test_scores_stay_in_one_line_beside_long_titles():
         {"auc": 0.9, "accuracy": 0.8, "log_loss": 0.3},
         1.0,
     )
-    text = drawn(comparison_table(RunRecord("t", [long], "auc")), width=60)
+    text = drawn(comparison_table(RunRecord("t", [long], "auc"), 60), width=60)
     assert "accuracy" in text and "log loss" in text
 
 
 def test_four_scores_fit_a_terminal_of_80_columns_whole():
     scores = {"auc": 0.998, "accuracy": 0.959, "f1": 0.948, "log_loss": 0.072}
     run = MethodRun("risa", "RISA + completed rows", 0, {}, [], scores, 4.5, 3, 20_100_000)
-    text = drawn(comparison_table(RunRecord("t", [run], "auc")), width=80)
+    text = drawn(comparison_table(RunRecord("t", [run], "auc"), 80), width=80)
     for word in ("AUC", "accuracy", "F1", "log loss", "training", "crossed", "4.5 s", "20.1 MB"):
         assert word in text, word
+
+
+def test_seeds_leave_no_figure_without_its_last_letter():
+    scores = {"auc": 0.998, "accuracy": 0.959, "f1": 0.948, "log_loss": 0.072}
+    runs = [
+        MethodRun("risa", "RISA + completed rows", seed, {}, [], scores, 4.5, 3, 20_100_000)
+        for seed in (0, 1)
+    ]
+    text = drawn(comparison_table(RunRecord("t", runs, "auc", seeds=[0, 1]), 80), width=80)
+    assert text.count("20.1 MB") == 1 and "crossed" in text and text.count("± 0.000") == 4
+
+
+def test_rows_that_some_of_several_others_know_are_told_so(capsys):
+    tell([Predicted("bank", "VFL", 124, 6, path=Path("p/bank/predictions.csv"))])
+    told = "p/bank/predictions.csv: 130 rows by VFL, 124 of them known to other parties too\n"
+    assert capsys.readouterr().out == told
 
 
 def test_what_was_mended_is_told_in_words():

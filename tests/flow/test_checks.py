@@ -302,6 +302,14 @@ def test_test_labels_that_nothing_can_be_measured_by(workshop, said, told):
         execute(plan_of(load_config(workshop.config)), workshop.run)
 
 
+def test_a_policy_that_lets_nothing_be_trained_is_noted(workshop):
+    workshop.write()
+    workshop.edit(('label = "default"', 'label = "default"\npolicy = {min_rows = 400}'))
+    (note,) = findings(workshop).notes
+    assert re.match(r"party 'bank' has \d+ labelled training rows, and no answer of its may ", note)
+    assert "fewer than 400 (policy.min_rows): methods will be refused. Mend: more" in note
+
+
 def test_a_run_with_too_few_test_rows_has_a_model_and_no_scores(workshop):
     workshop.telco["customer"] += 70  # 30 are known to both, of whom a quarter is set aside
     workshop.write()

@@ -95,6 +95,30 @@ def test_rows_stay_weighed_by_what_can(workshop):
     assert method.params["weight_column"] == "weight"
 
 
+def test_what_a_file_hides_stays_hidden(workshop):
+    """Advice is about what is torn: it must not undo what keeps labels and embeddings back."""
+    workshop.write(method='name = "vfl"\nlabel_dp = 2\nseal = true\nembedding = 4')
+    config, found = seen(workshop)
+    mended = load_config(write_mended(config, found.advice, workshop.folder / "mended.toml"))
+    (method,) = mended.method
+    assert method.name == "auto"
+    assert method.params == {"label_dp": 2, "seal": True, "embedding": 4}
+
+
+@pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")
+def test_votes_that_are_told_at_random_stay_so(tmp_path):
+    config = labelled_by_three(tmp_path, shared=60)
+    text = config.source.read_text()
+    config.source.write_text(text + "label_dp = 3\n")
+    config = load_config(config.source)
+    advice = {"words": [], "settings": {"recipe": "correct-auto", "correct": {"to": "bank"}}}
+    advice["settings"]["methods"] = []
+    mended = load_config(write_mended(config, advice, tmp_path / "mended.toml"))
+    assert mended.correct.params["label_dp"] == 3
+    assert [each.params.get("label_dp") for each in mended.method] == [3]
+    assert check_data(mended).problems == []
+
+
 def labelled_by_three(folder, *, shared):
     """A bank and two agencies label 120 people; the telco knows `shared` of them."""
     rng = np.random.default_rng(3)
@@ -129,6 +153,7 @@ def test_labellers_who_disagree(tmp_path, shared):
     assert (settings["correct"] is not None) == (shared == 60)
     assert settings["recipe"] == ("correct-auto" if shared == 60 else None)
     assert found.labellers_share == 120 or shared == 120
+    assert found.columns_share == shared
     settings["methods"] = [{"name": "auto", "epochs": 1, "trees": 4, "folds": 2}]
     if settings["correct"]:
         settings["correct"] = {**settings["correct"], "epochs": 2, "initial_epochs": 1}

@@ -61,6 +61,13 @@ def test_completed_rows_are_for_methods_that_look_at_others(also):
     assert sorted(titles) == sorted(["Local", *unmended, *completed])
 
 
+@pytest.mark.parametrize("also", [True, False])
+def test_trees_take_completed_cells_for_missing_ones_and_grow_once(also):
+    file = {"complete": {"also_unmended": also}, "method": [{"name": "boosting"}]}
+    (trees,) = plan(**file).trainings
+    assert not trees.completed and trees.title == "SecureBoost"
+
+
 def test_nothing_is_trained_where_that_is_left_out():
     assert plan(run={"leave_out": ["train"]}).trainings == []
 
@@ -104,6 +111,12 @@ def test_what_a_file_takes_is_that_of_all_its_parts():
     # Labels are inferred, and no network learns them; completed rows are more rows.
     assert mended["Dawid–Skene"].seconds < 0.7 * estimate("dawid-skene", SIZES).seconds
     assert mended["VFL + corrected labels + completed rows"].bytes >= once["VFL"].bytes
+    joined = plan(complete={}, correct={"to": "bank"}).costs(SIZES, joined=400)
+    assert joined["majority vote"] == mended["majority vote"]
+    known = Facts({"bank": 600, "telco": 500}, {"bank": 7, "telco": 7}, ("bank",), 400)
+    assert joined["FedPSG-PUM"] == estimate("fedpsg-pum", known)
+    vfl = plan().methods[1].params | {"label_party": "bank"}
+    assert joined["VFL + corrected labels"] == estimate("vfl", known, vfl)
     few = plan(correct={"among": "labellers"}).costs(replace(SIZES, aligned=9000), among=100)
     assert few["InC"] == estimate("inc", replace(SIZES, aligned=100))
 

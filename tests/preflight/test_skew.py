@@ -27,6 +27,7 @@ def clinics(labels: dict[str, list], **policies: Policy) -> Federation:
     return Federation(*parties, strict=True)
 
 
+ACROSS = "horizontal"
 LABELS = {
     "north": ["flu"] * 90 + ["cold"] * 10,
     "south": ["flu"] * 10 + ["cold"] * 90 + [None] * 5,
@@ -77,6 +78,18 @@ def test_of_three_parties_no_counts_leave():
     calls = {entry.call for entry in fed.ledger.entries()}
     assert "ClassWorker.masked" in calls and "ClassWorker.counts" not in calls
     assert not {entry.kind for entry in fed.ledger.entries()} & {"label", "row"}
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+def test_labels_of_small_classes_are_told_to_be_untold(parties):
+    """Four colds are too few to be counted, and are labels and a class all the same."""
+    said = {name: ["flu"] * 30 + ["cold"] * 4 for name in ("a", "b", "c")[:parties]}
+    policies = {name: Policy(min_rows=3) for name in said} | {"b": Policy(min_rows=10)}
+    found = overview(clinics(said | {"b": ["flu"] * 20 + ["cold"] * 4}, **policies), shape=ACROSS)
+    assert not any("classes only" in line for line in found.torn)
+    others = parties - 1
+    told = f"y: cold {4 * others}, flu {30 * others}, others 24 (small classes are untold)"
+    assert found.label_in_words() == told
 
 
 def test_a_party_may_refuse():

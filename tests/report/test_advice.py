@@ -126,6 +126,22 @@ def test_advice_in_words():
     assert corrected.correct == {"to": "bank"}
     assert advice_of(AGENCY, 90, **NEAR).correct["name"] == "majority"
     assert advice_of(AGENCY, 30, **FAR).correct["name"] == "inc"
+    # Of the rows that are not known to all, most lack no column, but a label of the agency's.
+    unsure = advice_of(AGENCY, 90, **FAR).words
+    assert "Up to 810 rows lack telco's 4 columns." in unsure[2]
+    assert "telco has up to 610 rows that nobody labels" in unsure[3]
+    sure = advice_of(AGENCY, 90, columns_share=600, **FAR)
+    assert "600 of bank's 900 rows are shared" in sure.words[1]
+    assert "A missing column block: 300 rows lack telco's 4 columns." in sure.words[2]
+    assert sure.whole != corrected.whole
+    bare = [replace(AGENCY[0], columns={}), AGENCY[1], AGENCY[2], party("shop", 800)]
+    assert (
+        "90 of bank's 900 rows are shared" in advice_of(bare, 90, columns_share=600, **FAR).words[1]
+    )
+    three = advice_of([BANK, TELCO, party("shop", 500)], 100).words
+    assert (
+        "A missing column block: 900 rows lack telco's 4 columns or shop's 4 columns." in three[1]
+    )
     solo = advice_of([party("solo", 100, 100)], None).words
     assert solo == ["To begin with: LocalTrees; under 1 s and 10 kB in all."]
 

@@ -109,6 +109,9 @@ def test_measured_figures_take_the_place_of_grades() -> None:
         "without the messages (strong); bank inferred calls of telco with R² 0.700"
     )
     assert banner_of_audit(report) == found
+    assert "label_dp = 2" in found.lowers[0]
+    report.scores = {"rmse": 3.2}
+    assert "label_dp" not in banner_of_audit(report).lowers[0]  # which is for classes
     report.findings = [finding(gain_low=-0.1)]
     (told,) = banner_of(SPLIT, [("vfl", VFL)], [report]).tells
     assert told.startswith("The audit of VFL showed no leak, which is no proof")

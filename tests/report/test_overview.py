@@ -49,6 +49,8 @@ def test_what_a_party_refuses_is_shown_as_withheld(torn):
     assert "withheld" in str(found)
     without = overview(torn(bank=Policy(refuse={"statistic"})))
     assert without.label is None and without.parties[0].rows == 10
+    silent = overview(torn(bank=Policy(workers={"FirstRowsWorker"})))
+    assert not any("No party has a label" in line for line in silent.torn)  # the bank has one
     nobody = Overview([PartyOverview("bank", withheld="no")], None, None, ["…"])
     assert plots.overlap(nobody) is None
 
@@ -118,11 +120,32 @@ def test_rows_that_are_not_known_to_all():
         party("agency", 80, 80, {}),
         party("telco", 70, 0, four),
     ]
-    assert what_is_torn(parties, 20, None)[:3] == [
-        "70 of bank's 90 rows (78 %) are not known to all: they lack telco's 4 continuous columns.",
+    # All that some of them lack may be a label of the agency's.
+    who = "telco has no label for rows that none of bank and agency knows"
+    assert what_is_torn(parties, 20, None) == [
+        "70 of bank's 90 rows (78 %) are not known to all.",
         "60 of agency's 80 rows (75 %) are not known to all.",
-        "50 of telco's 70 rows (71 %) are not known to all: they lack bank's 4 continuous columns.",
+        "50 of telco's 70 rows (71 %) are not known to all.",
+        f"{who}: 50 of 70 at most.",
     ]
+    assert what_is_torn(parties, 20, None, joined=65) == [
+        "25 of bank's 90 rows (28 %) are not linked to telco: they lack telco's 4 continuous "
+        "columns.",
+        "60 of agency's 80 rows (75 %) are not known to all.",
+        "5 of telco's 70 rows (7.1 %) are not linked to bank: they lack bank's 4 continuous "
+        "columns.",
+        f"{who}: 5 of 70 at most.",
+    ]
+    # The telco may know those that the shop lacks, and the other way round.
+    parties[1] = party("shop", 80, 0, {"nominal": 1})
+    assert what_is_torn(parties, 20, None)[0] == (
+        "70 of bank's 90 rows (78 %) are not known to all: they lack shop's 1 nominal column or "
+        "telco's 4 continuous columns."
+    )
+    told = "shop has no label for rows that bank does not know: 60 of 80 at most."
+    assert told in what_is_torn(parties, 20, None)
+    parties[1] = PartyOverview("shop", withheld="refused")
+    assert what_is_torn(parties, 20, None)[0] == "70 of bank's 90 rows (78 %) are not known to all."
     unknown = what_is_torn(parties, None, None)[0]
     assert unknown == "Not aligned yet: which rows the parties share is unknown."
 

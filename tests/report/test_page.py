@@ -116,9 +116,10 @@ def test_every_section_that_has_something(whole_page):
         "Rows completed 60", "The rows known to all grew from 30 to 90.",
         "telco's columns for bank's rows", "plan <x> nominal 0.60 strong 100 % 0 % 0 % 90 %",
         "72 of 180 labels contradict", "By VFL", "against the labels of clinic.",
+        "Held-out rows are judged by corrected labels.",
         "VFL <1> 0.800 100% 1.0 s", "RISA – 0% 1.0 s no time left",
         "Training, 2 times", "2 min 5 s", "How sure, and do unsure rows err more",
-        "3 rounds with 3 clients, 2 of them in each.", "Two agree.", "age <y> bank 100.0%",
+        "3 rounds with 3 clients, 2 of them in each.", "Two agree.", "age <y> bank 100.0 %",
     ):  # fmt: skip
         assert words in page.text, words
 
@@ -155,6 +156,12 @@ def test_in_short_when_nothing_is_gained(record):
     for run in record.methods:
         run.scores["auc"] = 0.8
     assert "No method did better than Local" in render(record, [])  # as good is no better
+    for run in record.methods:
+        run.scores["auc"] = 0.9 if run.title == "VFL" else 0.8
+    assert "VFL did best" in render(record, [])
+    # As the note below it says, that is not all the label party has by itself.
+    record.alone = {"party": "bank", "title": "LocalTrees", "scores": {"auc": 0.95}}
+    assert "No method did better than LocalTrees: the label party by itself" in render(record, [])
     record.methods = [run for run in record.methods if run.title == "VFL"]
     assert "did best" not in render(record, [])
 

@@ -107,7 +107,7 @@ def test_pictures_of_a_mend(mending):
 
 def test_annotators_in_words_and_figures(labelling):
     lines = labelling.sentences()
-    assert lines[0] == "3 parties gave 230 labels for 100 rows known to all."
+    assert lines[0] == "3 parties gave 230 labels for the 100 rows that were learnt from."
     # Ward does not tell, so that its labels are not counted.
     assert lines[1].startswith("72 of 180 labels contradict")
     assert lines[2] == "Two labels of a row agree in 62 % of cases; by chance it would be 50 %."
@@ -157,7 +157,7 @@ def test_heat_maps_of_those_who_tell(labelling):
 def test_corrected_labels_in_words(correction):
     told = " ".join(annotators.corrected(correction))
     assert "clinic, archive and ward label." in told
-    assert "8 of 100 labels of clinic (8.0 %) became another one" in told
+    assert "on 100 rows 8 labels of clinic became another one" in told
     assert "3 rows without a label" in told and "2 labels were too doubtful" in told
     assert "1 min 10 s and 5.0 kB crossed" in told
     plain = correction | {"filled": 0, "dropped": 0, "rows_of": "completed", "rows": 0}
@@ -300,6 +300,6 @@ def test_what_trees_use(record, entries):
     page = render(replace(record, methods=[trees, *rest]), entries)
     text = re.sub(r"<[^>]+>|\s+", " ", page[page.index('<section id="trees">') :])
     text = re.sub(r" +", " ", text)
-    assert "7 trees." in text and "bank: 60%, telco: 40%." in text
-    assert "income bank 60.0% column 1 of telco telco 40.0% 1 columns are not used." in text
+    assert "7 trees." in text and "bank: 60 %, telco: 40 %." in text
+    assert "income bank 60.0 % column 1 of telco telco 40.0 % 1 column is not used." in text
     assert 'id="trees"' not in render(record, entries)

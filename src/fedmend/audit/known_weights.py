@@ -6,7 +6,9 @@ seed, whoever takes part can draw the weights with which its bottom begins, and 
 embeddings is made by exactly these. Every row is then solved for by itself (Levenberg-Marquardt);
 no row need be known. The attacker is granted how many columns of which kind there are, which it
 could find by trying: only the right numbers explain the embeddings. A row that its weights do not
-explain it leaves at the mean, which is also the guess without the messages.
+explain it leaves at the mean, which is also the guess without the messages. So it does with
+embeddings that have no more numbers than a row has unknowns, which any weights explain, unless it
+knows that the weights follow from the seed.
 """
 
 from __future__ import annotations
@@ -89,11 +91,20 @@ class KnownWeights(Attack):
         rows = look.rows[:MAX_ROWS]
         truth = part.encoder.transform(context.table(party).take(rows), party=party)
         rng = context.rng(f"weights {party}")
-        guessed, sure = explained_rows(part.module, look.values[:MAX_ROWS], rng)
-        context.facts.append(
-            f"{self.name}: the weights that follow from the run's seed and {party}'s name explain "
-            f"{int(sure.sum())} of the first {len(rows)} embeddings of {party}"
-        )
+        sent, unknown = look.values[:MAX_ROWS], sum(_sizes(part.module))
+        if sent.shape[1] > unknown or context.site(party).reproducible:
+            guessed, sure = explained_rows(part.module, sent, rng)
+            context.facts.append(
+                f"{self.name}: the weights that follow from the run's seed and {party}'s name "
+                f"explain {int(sure.sum())} of the first {len(rows)} embeddings of {party}"
+            )
+        else:
+            guessed = [np.zeros((len(sent), size)) for size in _sizes(part.module)]
+            context.facts.append(
+                f"{self.name}: {party}'s weights are its own secret, and its embeddings tell none: "
+                f"whatever the weights, some row explains {sent.shape[1]} numbers, as it has "
+                f"{unknown} unknowns"
+            )
         found = []
         for secret, attack, guess in _targets(part, truth, guessed):
             there = np.flatnonzero(secret.present)
@@ -125,8 +136,7 @@ def explained_rows(
     The rows are numbers [n, p] and, for each nominal column, indicators of its categories. Those
     that the weights do not explain are left at 0.
     """
-    spec = module.spec.member if isinstance(module, BottomEnsemble) else module.spec
-    sizes = [spec.numeric, *spec.cardinalities]
+    sizes = _sizes(module)
     members = _networks(module, sum(sizes))
     wanted = torch.from_numpy(embeddings).double()
     near = CLOSE_ENOUGH * float(wanted.std(0).mean())
@@ -148,6 +158,12 @@ def explained_rows(
         nearest = torch.cdist(share @ weight, weight).argmin(1)
         share.copy_(torch.eye(len(weight), dtype=torch.float64)[nearest] * sure[:, None])
     return [each.numpy() for each in (numbers, *shares)], sure.numpy()
+
+
+def _sizes(module: Any) -> list[int]:
+    """How many numbers a row has for a bottom, and how many categories each nominal column."""
+    spec = module.spec.member if isinstance(module, BottomEnsemble) else module.spec
+    return [spec.numeric, *spec.cardinalities]
 
 
 Network = list[tuple[Tensor, Tensor]]

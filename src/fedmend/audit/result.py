@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedmend._json import plain, write_json
 from fedmend.errors import DataError
-from fedmend.report.amounts import text_table
+from fedmend.report.amounts import pretty, text_table
 from fedmend.report.record import AUDIT_FILE
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class AuditReport:
             f"process with {', '.join(self.parties)} ({self.rows:,} rows)."
         ]
         if self.scores:
-            told = ", ".join(f"{name} {value:.3f}" for name, value in self.scores.items())
+            told = ", ".join(f"{pretty(name)} {value:.3f}" for name, value in self.scores.items())
             lines.append(f"The model's own scores on {self.scored_on}: {told}.")
         return lines
 
@@ -204,7 +204,7 @@ class AuditReport:
         for name in self.scores:
             if name in self.other.scores:
                 scores = [f"{self.scores[name]:.3f}", f"{self.other.scores[name]:.3f}"]
-                found.append(["the model itself", name, "", *scores, "", "", ""])
+                found.append(["the model itself", pretty(name), "", *scores, "", "", ""])
         return found
 
     def _told(self, asked: Finding, found: Finding | None) -> str:

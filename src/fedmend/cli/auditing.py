@@ -94,7 +94,8 @@ def _subjects(plan: Plan, names: list[str]) -> dict[str, Any]:
     from fedmend.flow.config.settings import AUTO
     from fedmend.methods.registry import ANNOTATED, make
 
-    seed, found, called = plan.seeds[0], {}, {}
+    seed, found = plan.seeds[0], dict[str, Any]()
+    called: dict[str, list[str]] = {}
     if plan.complete is not None:
         how = plan.complete
         found[how.name] = make(how.name, how.params, seed)
@@ -105,7 +106,7 @@ def _subjects(plan: Plan, names: list[str]) -> dict[str, Any]:
         if each.name not in ANNOTATED and plan.correct is not None:
             estimator.set_params(label_party=each.params.get("label_party") or plan.correct.to)
         found[each.title] = estimator
-        called[each.name] = each.title
+        called.setdefault(each.name, []).append(each.title)
     wrong = [name for name in names if name not in found and name not in called]
     if plan.choose is not None and (AUTO in wrong or not found):
         raise ConfigError(
@@ -121,7 +122,7 @@ def _subjects(plan: Plan, names: list[str]) -> dict[str, Any]:
         raise ConfigError(
             'the file names no method to audit. Mend: add [[method]] with name = "vfl", say'
         )
-    chosen = [called.get(name, name) for name in names] or list(found)
+    chosen = [title for name in names for title in called.get(name, [name])] or list(found)
     return {title: found[title] for title in chosen}
 
 
@@ -147,7 +148,9 @@ def _rehearse(
                 align(view, progress=listener.progress, **plan.align)
         for title, estimator in subjects.items():
             listener.stage(f"Auditing {title}")
-            reports.append(audited.run(fed, estimator, compare=compare, progress=listener.progress))
+            report = audited.run(fed, estimator, compare=compare, progress=listener.progress)
+            report.method = title  # one method may stand in a file with several settings
+            reports.append(report)
     return reports
 
 

@@ -26,7 +26,7 @@ from fedmend.federation import read_ledger
 from fedmend.flow import CONFIG_FILE, execute, plan_of
 from fedmend.flow.checks import check_data, look
 from fedmend.flow.config import load_config
-from fedmend.report.page import LEDGER_FILE, REPORT_FILE
+from fedmend.report.page import LEDGER_FILE, REPORT_FILE, run_banner
 from fedmend.report.record import RunRecord
 
 if TYPE_CHECKING:
@@ -114,11 +114,12 @@ def run_demo(out: Path, console: Console) -> RunRecord:
         console.print("\n[bold]The run[/] (fedmend run)")
         with TerminalListener(console, show_the_overview=False) as listener:
             record = execute(plan, out, force=True, listener=listener)
-    console.print(comparison_table(record))
+    console.print(comparison_table(record, console.width))
     console.print(_closing(record))
     _predict(out, console)
     console.print("[bold]Who saw what[/] (fedmend ledger)")
-    show_ledger(console, read_ledger(out / LEDGER_FILE), list(train))
+    entries, banner = read_ledger(out / LEDGER_FILE), run_banner(out)
+    show_ledger(console, entries, list(train), banner=banner)
     report, config_file = (escape(str(out / name)) for name in (REPORT_FILE, CONFIG_FILE))
     console.print(f"\nThe report: [bold]{report}[/]")
     console.print(f"The same run as a file to change: {config_file}")

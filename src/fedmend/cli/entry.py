@@ -132,9 +132,15 @@ def _end(code: int) -> NoReturn:
     os._exit(code)
 
 
+def _notes(error: BaseException) -> list[str]:
+    """Where it was. A full disk is met again in closing, and what is told first was said there."""
+    before = [] if error.__context__ is None else _notes(error.__context__)
+    return list(dict.fromkeys([*before, *getattr(error, "__notes__", ())]))
+
+
 def _tell(error: Exception) -> int:
     """Say what went wrong; the exit code."""
-    notes = "".join(f"{note}\n" for note in getattr(error, "__notes__", ()))
+    notes = "".join(f"{note}\n" for note in _notes(error))
     if isinstance(error, FedmendError):
         sys.stderr.write(f"error: {error}\n{notes}")
         return error.exit_code

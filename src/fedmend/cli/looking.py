@@ -54,7 +54,8 @@ def ledger(
         return
     from fedmend._suggest import did_you_mean
     from fedmend.federation.ledger import COORDINATOR, read_ledger
-    from fedmend.report.page import LEDGER_FILE
+    from fedmend.report.page import LEDGER_FILE, run_banner
+    from fedmend.report.record import RECORD_FILE
     from fedmend.report.words import flows
 
     entries = read_ledger(run / LEDGER_FILE if run.is_dir() else run)
@@ -68,7 +69,8 @@ def ledger(
         return
     from fedmend.cli.terminal import show_ledger
 
-    show_ledger(terminal(), entries, party=party)
+    banner = run_banner(run) if (run / RECORD_FILE).is_file() else None
+    show_ledger(terminal(), entries, party=party, banner=banner)
 
 
 @app.command()

@@ -83,7 +83,7 @@ def run(
         typer.echo(f"interrupted. Go on with: fedmend run {again} --resume", err=True)
         raise typer.Exit(130) from None
     if record.methods:
-        console.print(comparison_table(record))
+        console.print(comparison_table(record, console.width))
         for note in record.cautions():
             console.print(f"[bold]note[/] {escaped(note)}")
     show_banner(console, run_banner(target))
@@ -164,7 +164,7 @@ def tell(found: list[Predicted]) -> None:
     for done in found:
         where = done.path or f"{done.party} ({done.kept})"
         if done.rows:
-            known = f", {done.shared:,} of them known to the others too" if done.shared else ""
+            known = f", {done.shared:,} of them known to other parties too" if done.shared else ""
             typer.echo(f"{where}: {done.rows:,} rows by {done.method}{known}")
         if done.skipped:
             typer.echo(

@@ -21,7 +21,7 @@ from fedmend.report.overview import Overview
 from fedmend.report.record import MethodRun, RunRecord, turns_of
 from fedmend.report.words import what_was_seen
 
-WIDEST_NAME = 28
+WIDEST_NAME, NARROWEST_TITLE = 28, 12
 
 
 class TerminalListener(Listener):
@@ -152,23 +152,32 @@ def show_banner(console: Console, banner: Banner) -> None:
 
 
 def show_ledger(
-    console: Console, entries: Sequence[Entry], roles: Sequence[str] = (), party: str | None = None
+    console: Console,
+    entries: Sequence[Entry],
+    roles: Sequence[str] = (),
+    party: str | None = None,
+    banner: Banner | None = None,
 ) -> None:
-    """The ledger in words, role by role."""
-    show_banner(console, banner_of(entries))
+    """The ledger in words, role by role; banner: of the run, which knows its methods."""
+    show_banner(console, banner or banner_of(entries))
     for saw in what_was_seen(entries, roles, party=party):
         console.print(f"\n{escape(saw.headline)}")
         bullets(console, saw.sentences())
 
 
-def comparison_table(record: RunRecord) -> Table:
-    """Every method over its seeds, the best one bold."""
+def comparison_table(record: RunRecord, width: int) -> Table:
+    """Every method over its seeds, the best one bold; width: of the terminal."""
     head, lines = record.comparison()
+    figures = [line[1:] for line in (head, *lines)]
+    widest = sum(max(map(len, column)) for column in zip(*figures, strict=True))
+    if NARROWEST_TITLE + widest + 3 * len(head) > width:  # how far seeds differ goes below
+        lines = [[line[0], *(each.replace(" ± ", "\n± ") for each in line[1:])] for line in lines]
     best = record.best()
     table = plain_table(head, [], right=1)
     # A title may be folded; a figure or a heading that lost a letter would be another one.
     for number, column in enumerate(table.columns):
-        column.no_wrap, column.min_width = False, 12 if number == 0 else max(7, len(head[number]))
+        column.no_wrap = number > 0
+        column.min_width = 7 if number else NARROWEST_TITLE
     for title, *rest in lines:
         style = "bold" if best is not None and title == best.title else None
         table.add_row(escape(title), *rest, style=style)

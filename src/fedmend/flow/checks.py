@@ -114,14 +114,18 @@ def look(
         if len(parties) > 1 and not config.horizontal:
             how = config.align.how
             align(fed, progress=progress, **how)
-            if 1 < len(config.labellers) < len(parties):
+            holders = [name for name, facts in fed.roster.items() if facts["features"]]
+            for some in (config.labellers, holders):
                 # They may know many more rows together than everybody does.
-                align(fed.only(*config.labellers), progress=progress, **how)
+                if 1 < len(some) < len(parties):
+                    align(fed.only(*some), progress=progress, **how)
         training = 1.0 if any(each.has_test for each in config.party) else 1 - config.test_share
         seen = overview(fed, shape=shape, curve=curve, training=training, progress=progress)
-    facts, plan = facts_of(seen), plan_of(config)
-    trains = facts.labellers and facts.aligned != 0
-    return replace(seen, takes=told(plan.costs(facts, seen.labellers_share)) if trains else None)
+    facts = facts_of(seen)
+    if not facts.labellers or facts.aligned == 0:
+        return seen
+    costs = plan_of(config).costs(facts, seen.labellers_share, seen.columns_share)
+    return replace(seen, takes=told(costs))
 
 
 # ---------------------------------------------------------------- one party
@@ -352,8 +356,8 @@ def _too_few_shared(config: Config, found: Findings) -> Iterator[str]:
         if part == "test" and not config.test_share and not config.party[0].has_test:
             continue
         shared = set.intersection(*_ids_by(config.align.normalise, tables).values())
-        if part == "test" and "evaluate" not in config.run.leave_out:
-            found.notes += _too_few_scored(config, tables, shared)
+        if part != "test" or "evaluate" not in config.run.leave_out:
+            found.notes += _too_few_labelled(config, found, part, shared)
         told_of = max(party.policy.build().min_rows for party in config.party)
         compared = len(config.labellers) == 1 and any(
             isinstance(each, AutoSettings) for each in config.method
@@ -368,18 +372,27 @@ def _too_few_shared(config: Config, found: Findings) -> Iterator[str]:
             )
 
 
-def _too_few_scored(
-    config: Config, tables: Mapping[str, Table], shared: set[bytes]
+def _too_few_labelled(
+    config: Config, found: Findings, part: str, shared: set[bytes]
 ) -> Iterator[str]:
-    """A party tells no score of fewer of its rows than its policy says."""
+    """A party tells no score of fewer of its rows than its policy says, and no loss either."""
     make = RULES[config.align.normalise]
     for party in config.party:
-        table, least = tables[party.name], party.policy.build().min_rows
+        table, least = found.parts[part][party.name], party.policy.build().min_rows
         if config.labellers != [party.name] or table.label is None:
+            continue
+        learnt = int(found.parts["training"][party.name].y.notna().sum())
+        if learnt < least:
+            if part == "training" and learnt:
+                yield (
+                    f"party {party.name!r} has {counted(learnt, 'labelled training row')}, and no "
+                    f"answer of its may rest on fewer than {least:,} (policy.min_rows): methods "
+                    "will be refused. Mend: more labelled rows, or a lower policy.min_rows"
+                )
             continue
         labelled = table.take(table.y.notna().to_numpy()).ids.tolist()
         rows = len(shared & set(map(make, labelled)))
-        if 0 < rows < least:
+        if part == "test" and 0 < rows < least:
             more = "more common rows in the test tables"
             if not any(each.has_test for each in config.party):
                 more = "a larger evaluate.test_share, test tables"

@@ -314,6 +314,6 @@ def _corrected(plan: Plan, steps: Steps, found: Found, checkpoint: str) -> dict[
 
 
 def _words(party: str, found: CorrectedLabels) -> str:
-    words = f"{found.changed:,} of {found.rows:,} labels of {party} were corrected"
+    words = f"On {found.rows:,} rows {found.changed:,} labels of {party} were corrected"
     words += f", {found.filled:,} missing ones filled in" if found.filled else ""
     return words + (f", {found.dropped:,} doubtful ones left out" if found.dropped else "")

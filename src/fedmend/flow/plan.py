@@ -160,7 +160,8 @@ class Plan:
         labels, rows = [False], [False]
         if correct is not None and method.name not in ANNOTATED:
             labels = [False, True] if correct.also_uncorrected else [True]
-        if complete is not None and METHODS[method.name].partners:
+        # To trees completed cells are missing ones: the same trees would grow twice.
+        if complete is not None and METHODS[method.name].partners and method.name != BOOSTING:
             rows = [False, True] if complete.also_unmended else [True]
         return [
             self._on(method, corrected, completed) for corrected in labels for completed in rows
@@ -195,8 +196,14 @@ class Plan:
         params |= {"label_party": self.correct.to} if self.correct is not None else {}
         return Method(AUTO, how.shown_as + CORRECTED * corrected, params, corrected=corrected)
 
-    def costs(self, facts: Facts, among: int | None = None) -> dict[str, Cost | None]:
-        """What every part takes, None if nobody measured it; among: rows of all annotators."""
+    def costs(
+        self, facts: Facts, among: int | None = None, joined: int | None = None
+    ) -> dict[str, Cost | None]:
+        """What every part takes, None if nobody measured it.
+
+        among, joined: rows known to all annotators, and to all parties with columns, where these
+        are not all parties.
+        """
         correct, complete, trained = self.correct, self.complete, self.trainings
         if self.choose is not None:
             also = replace(self.auto, title=self.auto.title + COMPLETED, completed=True)
@@ -216,12 +223,16 @@ class Plan:
             # Of votes alone the labels are wanted, not a network that learns them.
             params = correct.params | ({"epochs": 0} if method_class(correct.name).infers else {})
             add(correct.name, METHODS[correct.name].shown, replace(facts, aligned=rows), params)
+        base = facts
+        if correct is not None and joined is not None and facts.features.get(correct.to):
+            base = replace(facts, aligned=joined)  # what only labels takes no further part
         if complete is not None:
             source = complete.params.get("source") or (correct.to if correct else facts.owner)
-            sizes, shown = replace(facts, labellers=(source,)), record_of(complete.name).shown
+            sizes, shown = replace(base, labellers=(source,)), record_of(complete.name).shown
             add(complete.name, shown, sizes, complete.params)
         for each in trained * len(self.seeds):
-            sizes = facts.completed() if each.completed else facts
+            sizes = facts if each.name in ANNOTATED else base
+            sizes = sizes.completed() if each.completed else sizes
             add(each.name, each.title, sizes, each.params)
         return found
 
@@ -254,7 +265,7 @@ class Plan:
     @property
     def text(self) -> str:
         """The file as the run folder keeps it: with the run's recipe, and without passwords."""
-        text = without_passwords(self.config.source.read_text(encoding="utf-8"))
+        text = without_passwords(self.config.source.read_text(encoding="utf-8-sig"))
         if self.config.recipe is None:
             return text
         line = f'recipe = "{self.config.recipe}"\n'

@@ -70,12 +70,9 @@ class ClassWorker(SumWorker):
         return self._reported
 
     @exposed(kind="statistic", takes={"pooled": "statistic"})
-    def distance(self, pooled: np.ndarray) -> dict[str, Any]:
+    def distance(self, pooled: np.ndarray) -> float | None:
         """How far this party's shares of the classes are from the pooled ones."""
-        return {
-            "distance": distance(self._counts, pooled),
-            "classes": int((self._counts > 0).sum()),
-        }
+        return distance(self._counts, pooled)
 
     def _values(self) -> list[str]:
         table = self.table
@@ -112,7 +109,10 @@ class PartySkew:
 
 @dataclass(frozen=True)
 class Skew:
-    """The pooled counts by class of the column `label`, and how far each party is from them."""
+    """The pooled counts by class of the column `label`, and how far each party is from them.
+
+    A class of too few rows at a party is not told by it, and so not among the pooled counts.
+    """
 
     label: str
     pooled: dict[str, int]
@@ -181,22 +181,16 @@ def label_skew(fed: Federation, parties: Sequence[str] | None = None) -> Skew:
         else:
             counts = group.counts()
             pooled = np.sum(list(counts.values()), axis=0)
-            found = {
-                name: {
-                    "distance": distance(own, pooled),
-                    "classes": int((np.asarray(own) > 0).sum()),
-                }
-                for name, own in counts.items()
-            }
+            found = {name: distance(own, pooled) for name, own in counts.items()}
     return Skew(
         str(used[labelled[0]]["label"]),
         {value: int(count) for value, count in zip(classes, pooled, strict=True)},
         {
             name: PartySkew(
-                found[name]["distance"],
+                found[name],
                 by_chance(np.asarray(pooled), rows[name]),
                 rows[name],
-                int(found[name]["classes"]),
+                len(used[name]["classes"]),
             )
             for name in labelled
         },

@@ -130,7 +130,13 @@ class _Case:
 
     @property
     def shared(self) -> int:
-        return self.found.aligned or 0
+        return self.facts.aligned or 0
+
+    @property
+    def up_to(self) -> str:
+        """Before a number of rows, where it counts those that lack only an annotator's label."""
+        sure = self.found.columns_share is not None or len(self.parties) == len(self.found.parties)
+        return "" if sure else "Up to "
 
     @property
     def numbers(self) -> bool:
@@ -253,7 +259,10 @@ def _several_annotators(case: _Case) -> Advice:
         return _with_costs(tears, names, facts)
     # Labels first, on all rows that the annotators know; then one party labels, as anywhere.
     columns = [party for party in case.parties if party.n_columns or party.name == owner.name]
-    one = _Case(found, columns, replace(facts, labellers=(owner.name,)))
+    if not owner.n_columns:  # its labels are needed all the same
+        found = replace(found, columns_share=None)
+    shared = facts.aligned if found.columns_share is None else found.columns_share
+    one = _Case(found, columns, replace(facts, labellers=(owner.name,), aligned=shared))
     disagree = bool(tears)
     tears += [*_few_shared(one), *_unlinked_partner(one)]
     rows = found.labellers_share or min(facts.rows[name] for name in facts.labellers)
@@ -295,7 +304,7 @@ def _few_shared(case: _Case) -> Iterator[Tear]:
         yield case.tear(
             "missing-block",
             "A missing column block",
-            f"{rest:,} rows lack {' and '.join(lacking)}.",
+            f"{case.up_to}{rest:,} rows lack {' or '.join(lacking)}.",
             "FedPSG-PUM fills them in, each cell with its origin and confidence",
             "fedpsg-pum",
         )
@@ -304,8 +313,10 @@ def _few_shared(case: _Case) -> Iterator[Tear]:
 def _unlinked_partner(case: _Case) -> Iterator[Tear]:
     """Partners have rows for which nobody has a label."""
     partners = [party for party in case.parties if not party.labelled and party.n_columns]
+    # Of three parties and more the label party may know rows that are not known to all.
+    most = "up to " if len(case.found.parties) > 2 else ""
     rows = [
-        f"{party.name} has {party.rows - case.shared:,} rows"
+        f"{party.name} has {most}{party.rows - case.shared:,} rows"
         for party in partners
         if party.rows - case.shared > MANY_UNSHARED * party.rows
     ]

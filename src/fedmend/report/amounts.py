@@ -86,11 +86,16 @@ def human_seconds(seconds: float) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share as people read it: ``80 %``, ``0.4 %``, ``under 0.1 %``; a dash without one."""
+    """A share as people read it: ``80 %``, ``0.4 %``, ``99.7 %``, ``under 0.1 %``; none a dash.
+
+    What is less than all, or more than nothing, does not read as that.
+    """
     if share is None:
         return UNTOLD
     if 0 < share < 0.001:
         return "under 0.1 %"
+    if 0.995 <= round(share, 9) < 1:
+        return f"{100 * share:.1f} %" if share < 0.9995 else "over 99.9 %"
     return f"{100 * share:.0f} %" if share >= 0.0995 or share == 0 else f"{100 * share:.1f} %"
 
 

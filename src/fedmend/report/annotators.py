@@ -86,14 +86,14 @@ class AnnotatorSkills:
         reported = {party: wrong for party, wrong in self.suspicious.items() if wrong is not None}
         given = sum(self.votes.values())
         lines = [
-            f"{len(self.votes)} parties gave {given:,} labels for {self.rows:,} rows known to all."
+            f"{len(self.votes)} parties gave {given:,} labels for the {self.rows:,} rows that "
+            "were learnt from."
         ]
         if reported:
             of = sum(self.votes[party] for party in reported)
             lines.append(
                 f"{sum(reported.values()):,} of {of:,} labels contradict what all evidence "
-                "together says, and were corrected for the training. Which ones, each party "
-                "learns of its own labels only."
+                "together says. Which ones, each party learns of its own labels only."
             )
         if self.agreement is not None and self.chance is not None:
             lines.append(
@@ -142,10 +142,9 @@ def corrected(found: Mapping[str, Any]) -> list[str]:
     """What the label-correction stage did."""
     rows, changed = int(found["rows"]), int(found["changed"])
     parties = [str(each) for each in found["parties"]]
-    share = f" ({percent(changed / rows)})" if rows else ""
     lines = [
         f"{listed(parties)} label. {found['method']} learned from all of them what each label "
-        f"probably is; {changed:,} of {rows:,} labels of {found['to']}{share} became another one."
+        f"probably is; on {rows:,} rows {changed:,} labels of {found['to']} became another one."
     ]
     if found.get("filled"):
         lines.append(f"{int(found['filled']):,} rows without a label of {found['to']} got one.")

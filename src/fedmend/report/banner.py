@@ -18,6 +18,7 @@ from fedmend.federation.kinds import EXCHANGED, KINDS, SEAL, Switch
 from fedmend.federation.ledger import COORDINATOR, Entry
 from fedmend.methods.registry import METHODS
 from fedmend.report.amounts import listed
+from fedmend.report.record import task_told
 from fedmend.report.words import flows, name_of
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def banner_of_audit(report: AuditReport) -> Banner:
     found = [
         (each.kind, each.sender, each.role, each.severity != "none") for each in report.readings
     ]
-    trained = [("", report.params)] if report.method else []
+    trained = [("", report.params | task_told(report.scores))] if report.method else []
     return _banner(found, trained, [report] if report.method else [])
 
 

@@ -142,7 +142,8 @@ class Overview:
 
     label: of the only party that has one, or pooled over parties with the same columns. labels: of
     each of several annotators. labellers_share: rows known to all of these, where they have found
-    out. agreement: how far they agree. skew: how unevenly parties with the same columns share the
+    out. columns_share: rows known to all parties with columns, where others label only, likewise.
+    agreement: how far they agree. skew: how unevenly parties with the same columns share the
     classes. curve: what overlap is worth, if it was asked for. advice: which methods mend the
     tears, at what cost. takes: what a run of the file takes. The last five in JSON form. training:
     the share of these rows that a run will train on. same_order: aligned without a search.
@@ -159,6 +160,7 @@ class Overview:
     curve: dict[str, Any] | None = None
     advice: dict[str, Any] | None = None
     labellers_share: int | None = None
+    columns_share: int | None = None
     training: float = 1.0
     same_order: bool = False
     takes: dict[str, Any] | None = None
@@ -267,12 +269,14 @@ def overview(
         among = _among_annotators(fed, holders)
         kappa = (among.get("agreement") or {}).get("lowest")
         disagree = None if kappa is None or kappa >= AGREED else kappa
+        joined = _among_columns(fed, parties)
         found = Overview(
             parties,
             aligned,
             label,
-            what_is_torn(parties, aligned, label, disagree),
+            what_is_torn(parties, aligned, label, disagree, joined),
             labels=labels,
+            columns_share=joined,
             **among,
             curve=_curve(fed, curve, progress) if curve and aligned else None,
         )
@@ -312,7 +316,9 @@ def _shared_classes(
                 break
             holders = [name for name in holders if name != refusal.party]
         else:
-            return found.to_dict(), {"name": found.label, "counts": found.pooled}
+            told = {each: count for each, count in found.pooled.items() if count}
+            others = sum(each.rows for each in found.parties.values()) - sum(told.values())
+            return found.to_dict(), {"name": found.label, "counts": told, "others": others}
     return None, None
 
 
@@ -342,6 +348,15 @@ def _among_annotators(fed: Federation, holders: list[str]) -> dict[str, Any]:
     return {"agreement": agreement, "labellers_share": shared}
 
 
+def _among_columns(fed: Federation, parties: Sequence[PartyOverview]) -> int | None:
+    """Rows known to all parties with columns, where others have labels only."""
+    holders = [party.name for party in parties if party.n_columns]
+    if not 1 < len(holders) < len(fed.names):
+        return None
+    view = fed.only(*holders)
+    return view.alignment.aligned if view.is_aligned else None
+
+
 def _curve(
     fed: Federation,
     asked: bool | Mapping[str, Any],
@@ -364,15 +379,17 @@ def what_is_torn(
     aligned: int | None,
     label: Mapping[str, Any] | None,
     disagree: float | None = None,
+    joined: int | None = None,
 ) -> list[str]:
     """One sentence for each tear, the widest first; never empty.
 
-    disagree: the kappa of the two annotators who agree least, where that is too little.
+    disagree: the kappa of the two annotators who agree least, where that is too little. joined:
+    rows known to all parties with columns, where others label only.
     """
     reporting = [party for party in parties if not party.withheld]
     sentences = [
-        *_rows_torn(reporting, aligned),
-        *_labels_torn(reporting, aligned, label),
+        *_rows_torn(parties, aligned, joined),
+        *_labels_torn(reporting, aligned, label, joined, whole=len(reporting) == len(parties)),
         *_cells_torn(parties),
     ]
     if disagree is not None:
@@ -406,30 +423,47 @@ def torn_across(parties: Sequence[PartyOverview], skew: Mapping[str, Any] | None
     return [*sentences, *_cells_torn(parties)] or ["Nothing: every row is complete and labelled."]
 
 
-def _rows_torn(parties: Sequence[PartyOverview], aligned: int | None) -> Iterator[str]:
-    if len(parties) < 2:
+def _rows_torn(
+    parties: Sequence[PartyOverview], aligned: int | None, joined: int | None
+) -> Iterator[str]:
+    reporting = [party for party in parties if not party.withheld]
+    if len(reporting) < 2:
         return
     if aligned is None:
         yield "Not aligned yet: which rows the parties share is unknown."
         return
-    for party in parties:
-        rest = party.rows - aligned
-        others = [other for other in parties if other is not party and other.n_columns]
+    # A row that is not known to all may lack nothing but an annotator who has no columns.
+    unsure = len(reporting) < len(parties) or (
+        joined is None and not all(party.n_columns for party in parties)
+    )
+    for party in reporting:
+        others = [other for other in reporting if other is not party and other.n_columns]
+        among = joined if joined is not None and party.n_columns else None
+        rest = party.rows - (aligned if among is None else among)
         if rest <= 0 or not others:
             continue
-        linked = f"not linked to {others[0].name}" if len(parties) == 2 else "not known to all"
-        lacking = " and ".join(f"{other.name}'s {_columns(other)}" for other in others)
+        pair = len(parties) == 2 or (among is not None and len(others) == 1 and not unsure)
+        linked = "not known to all" + " with columns" * (among is not None)
+        linked = f"not linked to {others[0].name}" if pair else linked
+        lacking = " or ".join(f"{other.name}'s {_columns(other)}" for other in others)
         # A party with labels only: its other rows are labels for which there are no columns.
-        lack = f": they lack {lacking}" if party.n_columns else ""
+        lack = f": they lack {lacking}" if party.n_columns and (pair or not unsure) else ""
         share = percent(rest / party.rows)
         yield f"{rest:,} of {party.name}'s {party.rows:,} rows ({share}) are {linked}{lack}."
 
 
 def _labels_torn(
-    parties: Sequence[PartyOverview], aligned: int | None, label: Mapping[str, Any] | None
+    parties: Sequence[PartyOverview],
+    aligned: int | None,
+    label: Mapping[str, Any] | None,
+    joined: int | None,
+    *,
+    whole: bool,
 ) -> Iterator[str]:
+    """whole: these are all parties; others, which withhold their sizes, may have labels."""
     if not any(party.labelled for party in parties):
-        yield "No party has a label: nothing can be predicted yet."
+        if whole:
+            yield "No party has a label: nothing can be predicted yet."
         return
     some = [party for party in parties if party.labelled and party.labelled_rows < party.rows]
     if len(some) > MANY_ANNOTATORS:
@@ -449,9 +483,7 @@ def _labels_torn(
             f"{'Labels are scarce: ' * few}{party.name} has a label for {party.labelled_rows:,} "
             f"of its {party.rows:,} rows{shared}."
         )
-    for party in parties:
-        if not party.labelled and aligned is not None and party.rows > aligned:
-            yield f"{party.name} has no label for its {party.rows - aligned:,} unlinked rows."
+    yield from _unlabelled(parties, aligned, joined)
     counts = (label or {}).get("counts") or {}
     if len(counts) == 1 and not (label or {}).get("others"):
         yield f"The label has one value only, {next(iter(counts))!r}."
@@ -465,6 +497,24 @@ def _labels_torn(
             )
             rare = f"The class {rarest!r} is rare: {percent(share)} of the labels"
             yield f"{rare}{mend if counts[rarest] < FEW_LABELS else ''}."
+
+
+def _unlabelled(
+    parties: Sequence[PartyOverview], aligned: int | None, joined: int | None
+) -> Iterator[str]:
+    """Rows that no annotator knows. Of three parties and more, some know others' rows, too."""
+    owners = [party.name for party in parties if party.labelled]
+    able = any(party.labelled and party.n_columns for party in parties)
+    shared = joined if joined is not None and able else aligned
+    for party in parties:
+        if party.labelled or shared is None or party.rows <= shared:
+            continue
+        rest = f"{party.rows - shared:,}"
+        if len(parties) == 2:
+            yield f"{party.name} has no label for its {rest} unlinked rows."
+            continue
+        known = f"none of {listed(owners, 6)} knows" if owners[1:] else f"{owners[0]} does not know"
+        yield f"{party.name} has no label for rows that {known}: {rest} of {party.rows:,} at most."
 
 
 def _cells_torn(parties: Sequence[PartyOverview]) -> Iterator[str]:

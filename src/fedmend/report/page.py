@@ -20,6 +20,7 @@ from fedmend.report import annotators, mending, plots, rounds, uncertainty, word
 from fedmend.report.amounts import (
     METRIC_WORDS,
     UNTOLD,
+    counted,
     human_bytes,
     human_seconds,
     percent,
@@ -57,7 +58,7 @@ def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
 def run_banner(folder: str | Path) -> Banner:
     """What left the parties of a run: the first lines of its report."""
     folder = Path(folder)
-    trained = [(each.name, each.params) for each in RunRecord.load(folder).methods]
+    trained = RunRecord.load(folder).trained()
     return banner_of(_crossed(folder), trained, _audits(folder))
 
 
@@ -204,8 +205,7 @@ class _Run:
         self.summaries, self.best = record.summaries(), record.best()
         self.many_seeds = len(record.seeds) > 1
         self.flows = words.flows(entries)
-        trained = [(each.name, each.params) for each in record.methods]
-        self.banner = banner_of(entries, trained, audits)
+        self.banner = banner_of(entries, record.trained(), audits)
         crossings = [entry for entry in entries if entry.is_crossing]
         self.messages = f"{sum(entry.count for entry in crossings):,} messages"
         self.crossed = human_bytes(sum(entry.total_bytes for entry in crossings))
@@ -223,7 +223,8 @@ def _cards(run: _Run) -> Iterator[dict[str, str]]:
     found, record, best = run.found, run.record, run.best
     if found and found.aligned is not None:
         rows = max((party.rows for party in found.parties), default=0)
-        share = f"{percent(found.aligned / rows)} of the larger table" if rows else ""
+        larger = "largest" if len(found.parties) > 2 else "larger"
+        share = f"{percent(found.aligned / rows)} of the {larger} table" if rows else ""
         yield {"name": "Rows known to all", "value": f"{found.aligned:,}", "note": share}
     if run.mended:
         rows = run.mended.aligned_after - run.mended.aligned_before
@@ -251,12 +252,16 @@ def _in_short(run: _Run) -> str:
     if best is None or not alone or len(run.summaries) < 2:
         return ""
     sign = 1 if better_is_higher(metric) else -1
-    local = max(alone, key=lambda each: sign * each.mean[metric])
-    if best.mean[metric] == local.mean[metric]:
-        return f"No method did better than {local.title}: the label party by itself."
+    reached = [(each.title, each.mean[metric]) for each in alone]
+    told = run.record.alone or {"scores": {}}
+    if (own := told["scores"].get(metric)) is not None:
+        reached.append((told["title"], own))
+    title, score = max(reached, key=lambda each: sign * each[1])
+    if sign * (best.mean[metric] - score) <= 0:
+        return f"No method did better than {title}: the label party by itself."
     return (
         f"{best.title} did best, with {pretty(metric)} {score_text(best.mean[metric])}. The label "
-        f"party by itself ({local.title}) reaches {score_text(local.mean[metric])}."
+        f"party by itself ({title}) reaches {score_text(score)}."
     )
 
 
@@ -395,15 +400,23 @@ def _trees(run: _Run) -> _Shown:
         for column in each.importance:
             by_party[column["party"]] = by_party.get(column["party"], 0.0) + column["gain"]
         used = [column for column in each.importance if column["gain"] > 0]
-        lines = [[at["column"], at["party"], f"{at['gain']:.1%}"] for at in used[:MOST_COLUMNS]]
+        lines = [
+            [at["column"], at["party"], f"{100 * at['gain']:.1f} %"] for at in used[:MOST_COLUMNS]
+        ]
         shown.append(
             {
                 "title": each.title,
-                "count": len(each.history),
-                "parties": [f"{name}: {gain:.0%}" for name, gain in by_party.items()],
+                "count": counted(len(each.history), "tree"),
+                "parties": [f"{name}: {percent(gain)}" for name, gain in by_party.items()],
                 "lines": [["column", "party", "share of the gain"], *lines],
-                "more": len(used) - len(lines),
-                "unused": len(each.importance) - len(used),
+                "rest": [
+                    f"{counted(many, noun)} {'is' if many == 1 else 'are'} {what}."
+                    for many, noun, what in (
+                        (len(used) - len(lines), "more column", "used"),
+                        (len(each.importance) - len(used), "column", "not used"),
+                    )
+                    if many
+                ],
             }
         )
     return {"methods": shown} if shown else None

@@ -42,6 +42,7 @@ STAGE_WORDS = {
 COMPLETED = " + completed rows"
 """How the title of a method ends that was trained on completed rows, too."""
 SHARES = ("auc", "accuracy", "f1")
+ERRORS = ("rmse", "mae")
 # Metrics of which less is better; of all others more is.
 _LESS_IS_BETTER = ("loss", "error", "rmse", "mae", "mse", "brier", "ece", "nll")
 
@@ -119,6 +120,10 @@ class RunRecord:
     seen: dict[str, list[int]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=lambda: versions())
     format: int = FORMAT
+
+    def trained(self) -> list[tuple[str, dict[str, Any]]]:
+        """The methods' names and parameters, with the task as their scores tell it."""
+        return [(run.name, run.params | task_told(run.scores)) for run in self.methods]
 
     def summaries(self) -> list[Summary]:
         """The methods in their order, each over all its seeds."""
@@ -212,9 +217,10 @@ class RunRecord:
         )
         if gain <= 0:
             return f"Completing rows did not pay: {told}. Mend: leave [complete] out"
-        # Of shares, two standard errors of one half, the widest there is; on the same rows it
-        # takes less.
-        if self.tested and self.metric in SHARES and gain < 1 / math.sqrt(self.tested):
+        noise = statistics.fmean(
+            _noise(self.metric, plain, self.tested) for plain, _ in both.values()
+        )
+        if gain < noise:
             return f"Whether completing rows paid cannot be told from {self.tested:,} rows: {told}."
         return f"Completing rows paid: {told}."
 
@@ -227,10 +233,15 @@ class RunRecord:
         if right is None:
             return ""
         low, high = _wilson(right, rows)
-        return (
+        said = (
             f"On {rows:,} rows the accuracy of {best.title}, {right:.3f}, stands for one between "
-            f"{low:.2f} and {high:.2f} (95 %). All methods are compared on the "
-            "same rows, so that their order is somewhat surer than that."
+            f"{low:.2f} and {high:.2f} (95 %)."
+        )
+        if len(self.titles()) == 1:
+            return said
+        return (
+            f"{said} All methods are compared on the same rows, so that their order is somewhat "
+            "surer than that."
         )
 
     def comparison(self) -> tuple[list[str], list[list[str]]]:
@@ -298,6 +309,11 @@ def seen_words(party: str, known: int, rows: int) -> str:
     )
 
 
+def task_told(scores: Mapping[str, Any]) -> dict[str, str]:
+    """Where parameters leave it open ("auto"): an RMSE is of numbers."""
+    return {"task": "regression"} if "rmse" in scores else {}
+
+
 def better_is_higher(metric: str) -> bool:
     """Whether a larger value of this metric is the better one."""
     return not any(word in metric.lower() for word in _LESS_IS_BETTER)
@@ -327,6 +343,16 @@ def versions() -> dict[str, str]:
             continue
     found["machine"] = f"{platform.system()} {platform.machine()}"
     return found
+
+
+def _noise(metric: str, score: float, rows: int | None) -> float:
+    """Two standard errors of a score on so many rows; on the same rows a difference takes less.
+
+    Of shares those of one half, the widest there are; of errors those of normal ones.
+    """
+    if not rows or metric not in (*SHARES, *ERRORS):
+        return 0.0
+    return 1 / math.sqrt(rows) if metric in SHARES else score * math.sqrt(2 / rows)
 
 
 def _is_number(value: float | None) -> TypeGuard[float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+
 import pytest
 
 from fedmend.data.sql import without_password
@@ -9,10 +11,12 @@ from fedmend.errors import ConfigError
 from fedmend.flow import plan_of
 from fedmend.flow.checks import privacy_notes
 from fedmend.flow.config import load_config
+from fedmend.flow.config.rewriting import mended_text
 from fedmend.flow.config.settings import title_of
 from fedmend.methods.recipes import RECIPES
 from fedmend.methods.registry import METHODS, method_class
 
+MENDED = {"settings": {"methods": [{"name": "auto"}]}, "words": []}
 TWO = '"telco.csv"\nlabel = "minutes"'
 
 
@@ -28,6 +32,19 @@ def problems(workshop, *args, **options):
     with pytest.raises(ConfigError) as caught:
         load(workshop, *args, **options)
     return caught.value.problems
+
+
+def test_a_file_as_windows_writes_it(workshop):
+    """With a mark of its encoding at its beginning, and lines that end in two characters."""
+    workshop.write("[run]\nseed = 3\n")
+    plain = plan_of(load_config(workshop.config)).text
+    workshop.config.write_bytes(b"\xef\xbb\xbf" + plain.replace("\n", "\r\n").encode())
+    config = load_config(workshop.config)
+    assert [party.name for party in config.party] == ["bank", "telco"]
+    assert plan_of(config).text == plain
+    assert tomllib.loads(mended_text(config, MENDED, workshop.folder / "m.toml"))["run"] == {
+        "seed": 3
+    }
 
 
 def test_defaults_and_paths(workshop):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +119,23 @@ def test_what_is_wrong_with_the_tables_is_told_together(workshop):
     twins = ["bank.csv", "copy.csv"]
     (workshop.folder / "copy.csv").write_bytes((workshop.folder / "bank.csv").read_bytes())
     assert "which column is the id?" in problems(workshop, twins)[0]
+
+
+def test_tables_without_an_id_are_told_what_to_do(tmp_path):
+    for name in ("north", "south"):
+        text = ",".join(f"pixel-{at}" for at in range(40)) + ",digit\n" + "1," * 40 + "2\n"
+        (tmp_path / f"{name}.csv").write_text(text)
+    files = [tmp_path / "north.csv", tmp_path / "south.csv"]
+    with pytest.raises(ConfigError, match="pixel-5 and 34 more. Mend: .*; tables of different peo"):
+        starter_text(tmp_path / "federation.toml", files, label="digit")
+
+
+def test_parties_are_called_as_their_files_as_far_as_names_go(tmp_path):
+    files = [tmp_path / name for name in ("Klinik Süd.csv", "münchen.2.csv", "北.csv")]
+    for file in files:
+        file.write_text(f"id,{file.stem[0]}\n1,2\n", encoding="utf-8")
+    text = starter_text(tmp_path / "federation.toml", files, label="K")
+    assert re.findall(r'^name = "(.*?)"', text, re.M)[:3] == ["Klinik-Sud", "munchen", "party"]
 
 
 def test_several_tables_with_the_label_are_several_labellers(workshop):

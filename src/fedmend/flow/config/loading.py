@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import re
 import tomllib
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +31,7 @@ from fedmend.flow.config.settings import (
     AutoSettings,
     Config,
     PartySettings,
+    party_name_of,
     slug_of,
 )
 from fedmend.learn.metrics import CLASSIFICATION, REGRESSION
@@ -108,7 +107,7 @@ def _with_task(config: Config) -> Config:
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # as Windows writes it
     except FileNotFoundError:
         said = "there is no such file. Mend: 'fedmend init' writes one to start from"
     except OSError as error:
@@ -231,8 +230,7 @@ def _location(error: Any) -> list[Any]:
 
 def _name_problem(key: str, name: str) -> str:
     """A party's name is also a folder's; what it stands for goes into the title."""
-    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
-    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", plain).strip("-_.")[:40].rstrip("-_.")
+    plain = party_name_of(name)[:40].rstrip("-_.")
     return (
         f"{key} must be letters a to z, digits, '-', '_' and '.', 64 at most, got {name!r}. "
         f'Mend: for instance name = "{plain or "bank"}"'

@@ -7,14 +7,16 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedmend._files import write_whole
 from fedmend.errors import ConfigError
+from fedmend.federation.kinds import KINDS, SEAL
 from fedmend.flow.config.references import begins_elsewhere, is_reference, with_references
 from fedmend.flow.config.settings import AUTO, WEIGHTS, Config
+from fedmend.methods.registry import METHODS, contestants
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 # What the advice decides; everything else is taken over as it stands.
@@ -38,15 +40,24 @@ def write_mended(config: Config, advice: Mapping[str, Any], path: Path) -> Path:
 
 def mended_text(config: Config, advice: Mapping[str, Any], path: Path) -> str:
     """The parties and settings of a file, with the recipe and methods that an advice names."""
-    raw = tomllib.loads(config.source.read_text(encoding="utf-8"))
+    raw = tomllib.loads(config.source.read_text(encoding="utf-8-sig"))
     kept = {key: value for key, value in raw.items() if key not in _DECIDED}
     way = os.path.relpath(config.source.parent.resolve(), path.parent.resolve())
     if way != ".":
         kept["party"] = [moved(party, Path(way)) for party in kept["party"]]
+    recipe, correct = (advice["settings"].get(key) for key in ("recipe", "correct"))
+    methods = _weighing(config, advice["settings"]["methods"])
+    hidden, several = _hidden(config), len(config.labellers) > 1 and not correct
+    if hidden and not methods:
+        methods = [{"name": AUTO}]  # the recipe's, to be told what it must not tell
+    names = contestants(horizontal=config.horizontal, annotators=several)
     decided = {
-        "recipe": advice["settings"].get("recipe"),
-        "correct": advice["settings"].get("correct"),
-        "method": _weighing(config, advice["settings"]["methods"]),
+        "recipe": recipe,
+        "correct": correct and correct | _known([correct.get("name", "inc")], hidden),
+        "method": [
+            each | _known(names if each["name"] == AUTO else [each["name"]], hidden)
+            for each in methods
+        ],
     }
     content = kept | {key: value for key, value in decided.items() if value}
     ordered = {key: content[key] for key in _ORDER if key in content}
@@ -64,6 +75,26 @@ def _weighing(config: Config, methods: list[dict[str, Any]]) -> list[dict[str, A
     if weights is None:
         return methods
     return [{"name": AUTO, "candidates": ["local-trees", "boosting"], WEIGHTS: weights}]
+
+
+def _hidden(config: Config) -> dict[str, Any]:
+    """What a file has set so that its methods tell less: label_dp, seal and the like."""
+    switches = {SEAL, *(kind.switch for kind in KINDS.values() if kind.switch is not None)}
+    parts = [*config.method, *([] if config.correct is None else [config.correct])]
+    found: dict[str, Any] = {}
+    for switch in sorted(switches, key=lambda each: each.parameter):
+        on = [
+            each.params[switch.parameter]
+            for each in parts
+            if switch.is_on(each.params.get(switch.parameter))
+        ]
+        found |= {switch.parameter: min(on)} if on else {}
+    return found
+
+
+def _known(names: Iterable[str], params: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of these parameters that one of the methods has."""
+    return {key: value for name in names for key, value in METHODS[name].known(params).items()}
 
 
 def moved(party: Mapping[str, Any], folder: Path) -> dict[str, Any]:

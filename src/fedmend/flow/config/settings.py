@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,6 +30,12 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 def slug_of(title: str) -> str:
     """A title as the name of a file."""
     return re.sub(r"[^A-Za-z0-9]+", "-", title).strip("-").lower()
+
+
+def party_name_of(text: str) -> str:
+    """Any text as a party's name may be: "Klinik Süd" is "Klinik-Sud"."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", plain).strip("-_.")
 
 
 def title_of(names: Sequence[str]) -> str:

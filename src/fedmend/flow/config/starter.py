@@ -12,8 +12,9 @@ from typing import Any
 from fedmend._files import write_whole
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError, DataError
-from fedmend.flow.config.settings import title_of
+from fedmend.flow.config.settings import party_name_of, title_of
 from fedmend.flow.config.sniffing import Written, csv_lines, looked_at, mostly_alike
+from fedmend.report.amounts import listed
 
 IDS_LOOKED_AT = 100_000
 A_COPY, FEWEST_COMPARED = 0.999, 50
@@ -271,10 +272,13 @@ def _shared_column(tables: Mapping[Path, Written], labels: Sequence[str]) -> str
     for names in (shared, called):
         if len(names) == 1:
             return names[0]
-    found = f"they share {', '.join(shared)}" if shared else "they share no column name"
+    found = f"they share {listed(shared, 6)}" if shared else "they share no column name"
+    bare = mostly_alike([how.header for how in tables.values()])
     raise ConfigError(
         f"which column is the id? {found}. Mend: name it with --id; where it has another name in "
         "every table, --id once for each"
+        + "; tables of different people need none: leave id out of a file that 'fedmend init' "
+        "without tables writes" * bare
     )
 
 
@@ -283,7 +287,7 @@ def _party_names(files: Sequence[Path]) -> dict[Path, str]:
     names: dict[Path, str] = {}
     for file in files:
         stem = file.name.split(".")[0]
-        name = re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_")[:60] or "party"
+        name = party_name_of(stem)[:60].rstrip("-_") or "party"
         if name in names.values() or name == "coordinator":
             name = f"{name}-{len(names) + 1}"
         names[file] = name
