@@ -7,7 +7,7 @@ import inspect
 import json
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import (
@@ -119,6 +119,16 @@ class Parameters:
         for name, value in params.items():
             setattr(self, name, value)
         return self
+
+    @contextlib.contextmanager
+    def _or_as_before(self) -> Iterator[None]:
+        """A fit that is stopped leaves what was fitted before, or nothing, and not half of each."""
+        before = dict(vars(self))
+        try:
+            yield
+        except BaseException:
+            self.__dict__ = before
+            raise
 
     def __repr__(self) -> str:
         defaults = self._parameters()

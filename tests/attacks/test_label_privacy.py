@@ -219,3 +219,20 @@ def test_the_flare_engines_party_says_the_same_in_every_session(kit: Path) -> No
         party.close()
     assert guesses.unanimous
     assert guesses.right == of_one_draw(0.5)
+
+
+# ------------------------------------------------------------------ classes that leave labels out
+
+
+@pytest.mark.parametrize("classes", [[1, 2], [1], ["0", "1"]])
+def test_classes_that_leave_labels_out_show_which_these_are(kit: Path, classes: list[Any]) -> None:
+    """Of a label of no class nothing is drawn, so that it was missing: the other ones, at any ε."""
+    site = opened(kit, "run")
+    handle = site.start("ClientWorker", "train", {"run": "r"})
+    asked = {"epsilon": 0.01, "classes": classes, "folder": None}
+    with pytest.raises(Refused, match="leave some of its labels out"):
+        site.call(handle, "tell_labels", asked)
+    assert not site.labels.protects("default") and not site.labels.records.spendings
+    asked["classes"] = [0, 1, 2]  # those of the other parties beside its own
+    assert site.call(handle, "tell_labels", asked)["spent"] == 0.01
+    assert site.table_of("train").y.notna().all()

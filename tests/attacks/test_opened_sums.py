@@ -6,6 +6,8 @@ single rows come out; before, all of them did, exactly, and the ledger's audit g
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,8 +15,12 @@ import pytest
 from fedmend.audit.statement import statement
 from fedmend.data.table import Table
 from fedmend.errors import PrivacyWarning, Refused
-from fedmend.federation import KINDS, Federation, Party, Policy
+from fedmend.federation import KINDS, Federation, Party, Policy, Site
+from fedmend.methods.boosting import histograms
+from fedmend.methods.completion import linear
 from fedmend.secure import Columns, align, inner_products, rank_correlation, secure_sum
+from fedmend.secure.columns import hold_columns, keep_products
+from fedmend.secure.inner_product import ProductSession
 
 ROWS = 150
 
@@ -95,6 +101,34 @@ def test_what_is_left_of_a_total_is_no_small_group_either():
     align(fed)
     found = inner_products(fed, Columns("telco", "indicators"), "bank", mode="dealer")
     assert found.index.tolist() == ["plan#0"]
+
+
+@pytest.mark.parametrize("mode", ["bfv", "dealer"])
+@pytest.mark.parametrize("to", [None, "bank"])
+def test_products_that_are_for_one_party_alone_open_to_nobody_else(mode, to):
+    """A training's residuals or gradients at telco: the sums are for it, whoever asks for them."""
+    fed = federation()
+    for name in fed.names:
+        hold_columns(fed.engine.sites[name], "numbers", np.ones((2, ROWS), np.int64), 1)
+    keep_products(fed.engine.sites["telco"], "numbers")
+    numbers = {name: Columns(name, "state", {"key": "numbers"}) for name in fed.names}
+    with ProductSession(fed, numbers["bank"], "telco", mode=mode) as session:
+        with pytest.raises(Refused, match="products of these columns are for it alone"):
+            session.products(numbers["telco"], to=to)
+        session.products(numbers["telco"], to="telco", store="found")
+    assert (fed.engine.sites["telco"].state["found"] == ROWS).all()
+
+
+def test_the_numbers_of_trees_and_residuals_are_for_who_trains(monkeypatch):
+    kept = []
+    for module in (histograms, linear):
+        monkeypatch.setattr(module, "keep_products", lambda site, key: kept.append(key))
+    worker = SimpleNamespace(site=Site("bank", {}), model="m", numbers=np.ones((1, 3), np.int64))
+    worker.numbers_for = lambda other: worker.numbers
+    histograms.SumsWorker.hold_numbers(worker, "telco")
+    worker.keep_columns = lambda *given: None
+    linear.LinearTargets._keep_own(worker, "residuals", worker.numbers, 1, 3)
+    assert kept == ["m:numbers", "m:residuals"]
 
 
 def test_the_published_correlation_shows_rows_and_says_so():

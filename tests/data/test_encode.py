@@ -13,7 +13,7 @@ from sklearn.preprocessing import LabelEncoder as Reference
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fedmend.data import Column, Encoded, Encoder, LabelEncoder, Table, infer_column
-from fedmend.data.encode import BlockScaler, looks_counted
+from fedmend.data.encode import BlockScaler, from_numbers, looks_counted
 from fedmend.data.table import Excerpt
 from fedmend.errors import DataError, FedmendWarning, NotFitted
 from tests.conftest import texts
@@ -230,6 +230,12 @@ def test_missing_cells_where_the_type_had_no_room_for_them():
     back = encoder.inverse(found)
     assert str(back.frame["i"].dtype) == "Int64" and back.frame["i"].tolist() == [10, pd.NA, 30]
     assert str(back.frame["b"].dtype) == "boolean" and back.schema["i"].dtype == "Int64"
+
+
+def test_whole_numbers_beyond_64_bits_stay_whole_numbers():
+    series = pd.Series([2**70, None, 2**71], dtype=object)
+    column = infer_column("count", series, "integer")
+    assert from_numbers(column, np.array([2.0**70, np.nan, 2.0**71])).tolist() == series.tolist()
 
 
 def test_an_excerpt_is_the_same_rows_and_its_whole_is_encoded_once(table, monkeypatch):

@@ -36,7 +36,9 @@ def test_take(table):
     assert table.take([]).n_rows == 0 and table.take([]).ids.dtype == object
 
 
-@pytest.mark.parametrize("rows", [[4], [-5], [1, 1], [True, False], [1, 0.7]])
+@pytest.mark.parametrize(
+    "rows", [[4], [-5], [1, 1], [True, False], [1, 0.7], [1, None], ["p1"], slice(2)]
+)
 def test_take_refuses(table, rows):
     with pytest.raises(DataError, match="Mend"):
         table.take(rows)
@@ -285,6 +287,12 @@ def test_one_value_is_not_a_column(value):
         Table([1, 2], {"a": value})
 
 
+@pytest.mark.parametrize(("value", "sort"), [({7: 1.5, 8: 2.5}, "dict"), ({1.5, 2.5}, "set")])
+def test_values_without_an_order_are_not_a_column(value, sort):
+    with pytest.raises(DataError, match=f"column 'a': a {sort} is not a column"):
+        Table([7, 8], {"a": value})
+
+
 @pytest.mark.parametrize("dtype", ["Float64", "Float32", "double[pyarrow]"])
 def test_not_a_number_is_a_missing_cell_in_every_type(dtype):
     values = pd.Series([0.0, 1.0, 6.0, None], dtype=dtype) / pd.Series([0.0, 1, 2, 1], dtype=dtype)
@@ -321,3 +329,26 @@ def test_a_notebook_shows_columns_and_no_cell():
     shown = table._repr_html_()
     assert "&lt;b&gt;" in shown and "secret" not in shown and "y (label)" in shown
     assert shown.count("<tr>") == 3
+
+
+def test_an_index_with_a_name_is_not_left_out_in_silence():
+    frame = pd.DataFrame({"customer": ["a", "b"], "age": [31, 45]}).set_index("customer")
+    with pytest.warns(FedmendWarning, match=r"\(customer\) is left out.*frame.reset_index\(\)"):
+        assert Table(frame).ids.tolist() == [0, 1]
+    with pytest.raises(DataError, match="'customer': this is the index of the data frame"):
+        Table(frame, id="customer")
+    assert Table(frame.reset_index().iloc[1:], id="customer").ids.tolist() == ["b"]
+
+
+def test_columns_that_only_pandas_has_become_plain_ones(tmp_path):
+    sparse = pd.arrays.SparseArray([0, 0, 3, 1])
+    with pytest.warns(FedmendWarning, match="'died': all 4 cells are missing"):
+        table = Table(range(4), {"visits": sparse, "died": pd.to_datetime([None] * 4)})
+    assert table.frame["visits"].tolist() == [0, 0, 3, 1]
+    assert {name: column.dtype for name, column in table.schema.items()} == {
+        "visits": "int64",
+        "died": "float64",
+    }
+    table.to_parquet(tmp_path / "t.parquet")
+    with pytest.warns(FedmendWarning, match="'died'"):
+        assert read(tmp_path / "t.parquet").equals(table)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError, DataError
+from fedmend.errors import ConfigError, DataError, NotFitted
 from fedmend.generate import generators, load, make
 from fedmend.generate.vae import VAE
 from fedmend.split.parts import read_file, write_file
@@ -27,6 +27,21 @@ def test_all_are_listed_and_made():
         make("tab-ddpm")
 
 
+def test_a_fit_that_was_stopped_leaves_what_was_fitted_before(small, mixed):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    generator = small("vae")
+    with pytest.raises(KeyboardInterrupt):
+        generator.fit(mixed, progress=stop)
+    with pytest.raises(NotFitted):
+        generator.sample(3)
+    rows = generator.fit(mixed).sample(3, seed=1)
+    with pytest.raises(KeyboardInterrupt):
+        generator.fit(mixed.select(["age"]), progress=stop)
+    assert generator.sample(3, seed=1).equals(rows)
+
+
 def test_given_missing_cells_are_generated(fitted, mixed):
     assert fitted.sample(given=mixed, seed=0).frame.equals(mixed.frame)
     assert fitted.impute(mixed) is mixed
@@ -39,6 +54,18 @@ def test_given_numbers_outside_the_observed_range_are_kept(fitted):
     made = fitted.sample(3, given={"income": 1e9, "age": 17}, seed=0)
     assert made.frame["income"].tolist() == [1e9] * 3
     assert made.frame["age"].tolist() == [17] * 3
+
+
+def test_given_whole_numbers_come_back_exactly_and_are_refused_where_there_is_no_room(small):
+    account = 2**60 + np.arange(40)
+    level = np.arange(40, dtype=np.uint8)
+    generator = small("vae").fit(Table(np.arange(40), {"account": account, "level": level}))
+    made = generator.sample(given={"account": [2**60 + 3, 2**60 + 5], "level": 200}, seed=0)
+    assert made.frame["account"].tolist() == [2**60 + 3, 2**60 + 5]
+    assert made.frame["level"].tolist() == [200] * 2
+    assert made.frame.dtypes.equals(generator.sample(1).frame.dtypes)
+    with pytest.raises(DataError, match=r"'level': a column of uint8 holds numbers from 0 to 255"):
+        generator.sample(given={"level": [7, 1000]})
 
 
 @pytest.mark.parametrize(
@@ -76,6 +103,17 @@ def test_impute_keeps_what_the_generator_does_not_know(fitted, mixed_frame):
     assert not filled.frame[["age", "city"]].isna().to_numpy().any()
     with pytest.raises(DataError, match="none of the generator's columns"):
         fitted.impute(table.select(["note"]))
+
+
+def test_impute_into_columns_of_another_type(fitted, mixed_frame):
+    frame = mixed_frame(20, seed=3)[["income", "city"]]
+    whole = frame["income"].round().astype("Int64").mask(frame.index < 3)
+    filled = fitted.impute(Table(np.arange(20), {"income": whole})).frame["income"]
+    assert filled.dtype == "Int64" and filled.notna().all()
+    assert filled[3:].tolist() == whole[3:].tolist()
+    codes = pd.Series(1.5, index=frame.index).mask(frame.index < 3)
+    with pytest.raises(DataError, match="'city': the type changed: expected text"):
+        fitted.impute(Table(np.arange(20), {"city": codes}))
 
 
 def test_impute_a_whole_block_of_columns(fitted, mixed, quiet_table):

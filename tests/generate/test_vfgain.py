@@ -256,6 +256,17 @@ def test_the_same_seed_gives_the_same_rows():
         assert not first.equals(third)
 
 
+def test_a_fit_that_was_stopped_is_none():
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    fed, model = federation(), VFGAIN(**SMALL, steps=6)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(fed, a="a", b="b", progress=stop)
+    with pytest.raises(NotFitted):
+        model.impute(fed)
+
+
 def test_b_draws_rows_of_its_own(fitted):
     fed, model = fitted
     drawn = model.sample(fed)

@@ -1,5 +1,7 @@
 """Every method keeps the contract and has a record that is true."""
 
+import copy
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +92,19 @@ def test_lists_are_made_of_the_records():
     assert record_of("vfl").shown == "VFL"
     with pytest.raises(ConfigError, match="did you mean 'risa'"):
         record_of("rsia")
+
+
+def test_a_fitted_model_says_how_it_is_kept_in_place_of_a_pickle():
+    for name in ("vfl", "fedpsg-pum"):
+        kind = RECORDS[name].load()
+        model = copy.deepcopy(kind(seed=4))
+        assert pickle.dumps(model) and model.get_params() == kind(seed=4).get_params()
+        model.fed_ = fm.Federation(fm.Party("bank", fm.Table([1, 2], {"a": [0.1, 0.2]})))
+        how = rf"save\(folder\), and {kind.__name__}.load" if model.predicts else r"export\(name\)"
+        for keep in (pickle.dumps, copy.deepcopy):
+            with pytest.raises(ConfigError, match=how):
+                keep(model)
+        assert clone(model).get_params() == model.get_params()
 
 
 # ------------------------------------------------------------------ predictions as a table

@@ -53,3 +53,12 @@ def test_those_who_know_a_row_are_enough(model: Any, three) -> None:
     np.testing.assert_allclose(fitted.predict_uncertainty(two), 1 - p.max(1), atol=1e-6)
     own = fitted.predict_proba(fed, rows="bank")
     assert fitted.predict_uncertainty(fed, rows="bank").shape == own[:, 0].shape
+
+
+def test_shares_are_of_those_who_know_the_rows(three) -> None:
+    fed, two = three
+    for model in (fm.VFL(epochs=2), fm.AbsentPartner(epochs=2), fm.SecureBoost(trees=5)):
+        told = model.fit(fed).predict_table(two)
+        shares = [name for name in told if name.startswith("share")]
+        assert len(told) == 160 and shares == ["share(bank)", "share(telco)"]
+        np.testing.assert_allclose(told[shares].sum(axis=1), 1.0, atol=1e-5)

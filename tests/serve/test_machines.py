@@ -28,14 +28,16 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import NameOID
 from tests.serve.conftest import SlowLink, serving
 
-from fedmend.errors import ConfigError, PartyAbsent, Refused
+from fedmend.errors import ConfigError, DataError, PartyAbsent, Refused
 from fedmend.federation import Policy
+from fedmend.federation.engines.flare.host import Hello
 from fedmend.federation.ledger import read_ledger
 from fedmend.serve import answering
 from fedmend.serve.channel import IDLE_SECONDS, Channel
-from fedmend.serve.partner import served_only
+from fedmend.serve.partner import PartnerServer, served_only
 from fedmend.serve.service import Families, WholeRun, open_kit
 from fedmend.serve.serving import PredictServer
+from fedmend.split.config import SplitConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedmend.errors.PrivacyWarning")
 TOKEN, QUOTA = "a token of the tests", 12
@@ -171,6 +173,18 @@ def test_a_session_can_predict_and_nothing_else():
     for method in ("create", "step", "save", "fill_embedding", "take_top"):
         with pytest.raises(Refused):
             bound.admit_call("telco", "BottomWorker", method)
+
+
+def test_columns_are_those_of_people_who_are_asked_about_and_of_nobody_else(world):
+    """A label party that starts a bottom over everybody, past `take` and its quota."""
+    with PartnerServer(world.folder / "telco", "127.0.0.1:0") as server:
+        hello = Hello("serve-bank-run-vfl", "run/vfl", ("vfl", "serve"), 0, 0.0)
+        site = server._site("bank", hello)
+        bottom = site.start("BottomWorker", "people@bank+telco", {"model": "vfl"})
+        site.call(bottom, "load", {"path": "vfl"})
+        everybody = {"segments": [["all", 0]], "config": SplitConfig().to_wire()}
+        with pytest.raises(DataError, match="column"):
+            site.call(bottom, "attach", everybody)
 
 
 def test_over_a_slow_link_the_partner_is_waited_for_until_the_deadline(world):

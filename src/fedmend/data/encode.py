@@ -128,12 +128,11 @@ def _whole_or_real(column: Column, values: np.ndarray, absent: np.ndarray) -> An
         top = np.nextafter(float(limits.max) + 1.0, 0.0) if limits.bits == 64 else limits.max
         values = np.clip(values, limits.min, top).astype(limits.dtype)
     if dtype == "object" or dtype.startswith("category"):
-        whole: Any = values.astype(np.int64) if column.kind == "integer" else values
-        if dtype == "object":
-            cells = whole.astype(object)
-            cells[absent] = None
-            return cells
-        return pd.Categorical(pd.Series(whole).where(~absent), ordered=dtype == "category[ordered]")
+        cells = values.astype(object)
+        if column.kind == "integer":
+            cells[:] = [int(value) for value in values]  # of Python, which has no largest
+        cells[absent] = None
+        return cells if dtype == "object" else pd.Categorical(cells, ordered=dtype != "category")
     return _cast(values, absent, dtype)
 
 
@@ -351,7 +350,7 @@ class Encoder:
             return self._whole[1].take(table.rows)
         with naming(party):
             for column in self._fitted().values():
-                _check_same(column, table)
+                check_same(column, table)
             numeric, missing = self._numeric(table)
             codes = self._codes(table)
         blocks = {
@@ -498,7 +497,7 @@ def _known_categories(column: Column, series: pd.Series) -> tuple[Any, ...]:
     return tuple(categories[index] for index in seen if index >= 0)
 
 
-def _check_same(column: Column, table: Table) -> None:
+def check_same(column: Column, table: Table) -> None:
     """Raise where the column is absent or its values changed type since ``fit``."""
     name = column.name
     table._require(name)

@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend.data.schema import KindSpec, Schema, dtype_name, infer_column
-from fedmend.data.table import Table, check_ids, reject_doubled, require_name
+from fedmend.data.table import Table, check_ids, reject_doubled, reject_index, require_name
 from fedmend.data.writers import APOSTROPHES, METADATA_KEY, unprotected
 from fedmend.errors import DataError, FedmendWarning, ReadError
 
@@ -88,12 +88,8 @@ def read(
         if name in (id, label):
             raise DataError("the id and the label cannot be dropped", column=name, mend="keep it")
     if isinstance(path, pd.DataFrame):
-        if id is not None and id not in path.columns and id in path.index.names:
-            raise DataError(
-                "this is the index of the data frame, not a column",
-                column=id,
-                mend=f"read(df.reset_index(), id={id!r})",
-            )
+        if id is not None:
+            reject_index(path, id)
         return Table(_wanted_columns(path, wanted), id=id, label=label, kinds=kinds)
     if not isinstance(path, str | os.PathLike):
         raise DataError(

@@ -171,13 +171,7 @@ class Table:
                     mend="give one True or False for each row",
                 )
             picked = np.flatnonzero(picked)
-        if picked.dtype.kind == "f" and (picked != np.floor(picked)).any():
-            raise DataError(
-                "row positions must be whole numbers",
-                value=float(picked[picked != np.floor(picked)][0]),
-                mend="take rows by position, or by a mask of True and False",
-            )
-        picked = picked.astype(np.int64, copy=False).reshape(-1)
+        picked = _positions(picked.reshape(-1))
         if picked.size and (picked.min() < -self.n_rows or picked.max() >= self.n_rows):
             raise DataError(
                 f"row positions must lie in 0..{self.n_rows - 1}",
@@ -188,7 +182,7 @@ class Table:
         if len(pd.unique(ids)) != len(ids):
             raise DataError(
                 "a row is taken twice, so its id would not be unique",
-                value=pd.Series(ids)[pd.Series(ids).duplicated()].iloc[0],
+                value=python_scalar(pd.Series(ids)[pd.Series(ids).duplicated()].iloc[0]),
                 mend="take each row once",
             )
         frame = self.frame.take(picked).reset_index(drop=True)
@@ -342,6 +336,21 @@ class Excerpt(Table):
         return Excerpt(self.whole, self.rows[np.asarray(rows)])
 
 
+def _positions(rows: np.ndarray) -> np.ndarray:
+    """Whole numbers as int64, however they came."""
+    wrong = rows[rows != np.floor(rows)] if rows.dtype.kind == "f" else rows
+    try:
+        if rows.dtype.kind != "f" or not len(wrong):
+            return rows.astype(np.int64, copy=False)
+    except (TypeError, ValueError):
+        pass
+    raise DataError(
+        "row positions must be whole numbers",
+        value=python_scalar(wrong[0]),
+        mend="take rows by position, or by a mask of True and False",
+    )
+
+
 def _ids_and_columns(
     frame: pd.DataFrame, columns: Any, id: str | None, label: str | None
 ) -> tuple[Any, pd.DataFrame]:
@@ -352,8 +361,17 @@ def _ids_and_columns(
             mend="Table(frame, id=…), or Table(ids, columns)",
         )
     reject_doubled(list(frame.columns))
+    index = [name for name in frame.index.names if name is not None]
     if id is None:
+        if index:
+            warnings.warn(
+                f"the index of the data frame ({', '.join(map(str, index))}) is left out, and rows "
+                "are numbered from 0. Mend: frame.reset_index(), and id= names the column of ids",
+                FedmendWarning,
+                stacklevel=3,
+            )
         return np.arange(len(frame)), frame
+    reject_index(frame, id)
     require_name(id, list(frame.columns), "id column")
     if id == label:
         raise DataError("the id cannot be the label too", column=id, mend="name two columns")
@@ -487,6 +505,16 @@ def require_name(name: str, known: Sequence[Any], what: str) -> None:
         raise DataError(f"there is no such {what}", column=str(name), mend=mend)
 
 
+def reject_index(frame: pd.DataFrame, id: str) -> None:
+    """Raise where the ids are the frame's index."""
+    if id in frame.index.names and id not in frame.columns:
+        raise DataError(
+            "this is the index of the data frame, not a column",
+            column=id,
+            mend=f"read(frame.reset_index(), id={id!r})",
+        )
+
+
 def _as_frame(columns: pd.DataFrame | Mapping[str, Any] | None, n_rows: int) -> pd.DataFrame:
     if columns is None:
         return pd.DataFrame(index=pd.RangeIndex(n_rows))
@@ -510,21 +538,29 @@ def _as_frame(columns: pd.DataFrame | Mapping[str, Any] | None, n_rows: int) -> 
         raise DataError(f"{len(frame)} rows for {n_rows} ids", mend="give one id for each row")
     _check_names(list(frame.columns))
     for name, dtype in frame.dtypes.items():
-        if pd.api.types.is_float_dtype(dtype) and not isinstance(dtype, np.dtype):
+        if isinstance(dtype, pd.SparseDtype):  # Parquet, and half of pandas, have no such columns
+            frame[name] = np.asarray(frame[name])
+        elif dtype.kind in "mM" and bool(frame[name].isna().all()):
+            frame[name] = np.nan  # of no kind, and without a date to refuse
+        elif pd.api.types.is_float_dtype(dtype) and not isinstance(dtype, np.dtype):
             # Nullable floats tell NaN, the result of 0/0 say, from a missing cell; here it is one.
             frame[name] = frame[name].mask(np.isnan(numbers(frame[name])))
     return frame
 
 
 def _length(name: str, values: Any) -> int:
+    unordered = isinstance(values, (set, frozenset, Mapping))
     # An array of no dimension has a length by name only.
     if (
         isinstance(values, (str, bytes))
         or getattr(values, "ndim", 1) == 0
-        or (not hasattr(values, "__len__"))
+        or not hasattr(values, "__len__")
+        or unordered
     ):
         raise DataError(
-            "one value is not a column",
+            f"a {type(values).__name__} is not a column"
+            if unordered
+            else "one value is not a column",
             column=str(name),
             value=values,
             mend="give a list or an array, one value for each id",

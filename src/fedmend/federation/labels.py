@@ -378,6 +378,11 @@ class LabelGuard:
         tables = self._tables
         column = tables[dataset].label
         assert column is not None
+        # The first table always: no part of it can then pass for rows that were never told of.
+        asked = [each for each in dict.fromkeys((FIRST, dataset)) if each in tables]
+        asked = [each for each in asked if tables[each].label == column]
+        for name in asked:
+            self._require_classes(tables[name].frame[column], noise)
         if self._folder is None and folder is not None:
             self.records.keep_in(folder)
         if self._in_force.get(column) == noise:
@@ -387,14 +392,22 @@ class LabelGuard:
         self._in_force[column] = noise
         self._seen.clear()
         try:
-            # The first table always: no part of it can then pass for rows that were never told of.
-            for name in dict.fromkeys((FIRST, dataset)):
-                if name in tables and tables[name].label == column:
-                    self.seen(name, tables[name])
+            for name in asked:
+                self.seen(name, tables[name])
         except BaseException:
             self._in_force = before
             self._seen.clear()
             raise
+
+    def _require_classes(self, labels: pd.Series, noise: Noise) -> None:
+        """Of labels of no class nothing is drawn: which rows have them would be plain to see."""
+        if (noise.numbers(labels[labels.notna()]) < 0).any():
+            raise Refused(
+                self.party,
+                f"label_dp among {len(noise.classes)} classes that leave some of its labels out "
+                "would show which rows these are",
+                "name every class that a party's labels have",
+            )
 
     def seen(self, dataset: str, table: Table) -> Table:
         """What workers see of a table."""

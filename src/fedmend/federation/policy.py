@@ -17,8 +17,8 @@ from fedmend.federation.randomness import COSTS
 from fedmend.federation.wire import Sealed, is_tensor
 
 MACHINES_PREDICTIONS = 5
-"""Different predictions of a row that leave in a run between machines, where no policy says more:
-a table of predictions has one, and one more for every party that is left out to see its share."""
+"""Different predictions of a row that leave in a session between machines, where no policy says
+more: a table of predictions has one, and one more for every party left out to see its share."""
 MIN_ROWS = 10
 LARGEST_WEIGHT = 1e4
 """Networks on standardised columns end up far below; a weight of this size makes a step function
@@ -58,7 +58,7 @@ class Policy:
     label was ever drawn (a test table) may rest on labels as they are.
     methods: the methods it takes part in (`federation.bound`); None is every published one.
     takes: the kinds that may come in; by default all but `label` and `row`.
-    predictions: how many different predictions of one row may leave in a run, by models that
+    predictions: how many different predictions of one row may leave in a session, by models that
     were trained here; None counts none (between machines it is then `MACHINES_PREDICTIONS`).
     foreign_predictions: the same by models whose weights were sent in. Whoever chooses weights
     chooses what a prediction says of a row, so that by default none leaves.
@@ -209,7 +209,7 @@ def admit_weights(party: str, call: str, value: Any) -> None:
 
 
 class Predicted:
-    """The account of predictions that left a party in one run: per row how many different ones.
+    """The account of predictions that left a party in a session: per row how many different ones.
 
     Predictions under enough models tell a row's columns: at once where the weights were chosen for
     it, up to a mixture of them where they were not. The same prediction again tells nothing new,

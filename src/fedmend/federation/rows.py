@@ -48,14 +48,22 @@ is what scores are for."""
 class Scored(NamedTuple):
     """Rows and what the asker has said of each: an answer that compares that with the party's own.
 
-    Such an answer is a sum over the rows too, weighted by the scores that the asker has chosen: two
-    that differ in few rows tell these, and so does one in which few rows have all the weight.
+    Such an answer is a sum over the rows too, weighted by log scores that the asker has chosen: two
+    that differ in few rows tell these, and so does one in which few rows have all the weight. What
+    logs do not show (ties, probabilities next to nothing) can still decide an answer, so that
+    whatever is not the same to the bit is one more model.
 
-    scores: **Shape** [rows, K].
+    said: probabilities, **Shape** [rows, K].
     """
 
     rows: np.ndarray
-    scores: np.ndarray
+    said: np.ndarray
+
+    @property
+    def scores(self) -> np.ndarray:
+        logs = np.log(np.clip(np.nan_to_num(self.said), 1e-9, 1.0))
+        logs -= logs.mean(1, keepdims=True)  # what it says of a row whatever the label
+        return logs
 
 
 Asked = np.ndarray | Scored | None
@@ -84,6 +92,7 @@ class RowAccount:
         self._ids: dict[str, int] = {}
         self._spans: dict[str, _Span] = {}
         self._asked: set[tuple[str, int, bytes]] = set()
+        self._models: dict[str, set[str]] = {}
         self._last: dict[str, tuple[Table, np.ndarray]] = {}
         # A table is numbered once; held here, so that no other can take its address.
         self._numbered: dict[int, tuple[Table, np.ndarray]] = {}
@@ -102,7 +111,7 @@ class RowAccount:
         with self._lock:
             if isinstance(rows, np.ndarray) and self._is_last(table, rows, about):
                 return
-            parts = [rows.rows, rows.scores] if isinstance(rows, Scored) else [rows]
+            parts = [*rows] if isinstance(rows, Scored) else [rows]
             seen = b"" if rows is None else _digest(*(np.asarray(each) for each in parts))
             key = (about, id(table), seen)
             if key not in self._asked:
@@ -135,10 +144,12 @@ class RowAccount:
     def _admit(self, call: str, table: Table, rows: Asked, about: str) -> None:
         numbers = self._numbers(table)
         weights: np.ndarray
+        model: dict[str, str] = {}
         if isinstance(rows, Scored):
             order = np.argsort(numbers[rows.rows])
             found, weights = numbers[rows.rows][order], rows.scores[order].astype(np.float64)
             depth = int(weights.shape[1])
+            model = {"of": about, "model": _digest(found, rows.said[order]).hex()}
             about = f"{about}, {depth} scores"
         else:
             if rows is not None:
@@ -149,9 +160,11 @@ class RowAccount:
             found, counts = np.unique(numbers, return_counts=True)
             weights, depth = counts.astype(np.float64), 1
         span = self._span(about, depth)
-        if not len(found) or span.knows(found, weights):
+        models = self._models.setdefault(model.get("of", ""), set())
+        known = model["model"] in models if model else span.knows(found, weights)
+        if not len(found) or known:
             return
-        if isinstance(rows, Scored) and span.width >= MAX_SCORED:
+        if model and len(models) >= MAX_SCORED:
             raise Refused(
                 self.party,
                 f"{call} would be the score of one more model than the {MAX_SCORED} of a run",
@@ -171,9 +184,11 @@ class RowAccount:
                 "ask about the same rows as before, or about rows that differ from them in more; "
                 f"or lower min_rows in the policy of {self.party!r}",
             )
+        if model:
+            models.add(model["model"])
         if self.file is not None:
             lasts = id(table) in self._given
-            self._keep({"about": about, "lasts": lasts, "rows": _packed(found, weights)})
+            self._keep({"about": about, "lasts": lasts, "rows": _packed(found, weights), **model})
 
     def _span(self, about: str, depth: int = 1) -> _Span:
         span = self._spans.setdefault(about, _Span(depth))
@@ -239,6 +254,8 @@ class RowAccount:
             found, weights = _unpacked(entry["rows"])
             depth = 1 if weights.ndim == 1 else weights.shape[1]
             self._span(str(entry["about"]), depth).widen(found, weights, least=1)
+            if "model" in entry:
+                self._models.setdefault(str(entry["of"]), set()).add(str(entry["model"]))
 
 
 class _Span:

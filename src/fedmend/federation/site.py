@@ -93,6 +93,8 @@ class Site:
             file=None if self.records is None else self.records / ROWS_FILE,
         )
         self.alignments: dict[str, Alignment] = {}
+        # Of scopes with some of the rows of another, in a word, which these are.
+        self.excerpts: dict[str, str] = {}
         self.state: dict[str, Any] = {}
         # Callers name places in `state` (where a result goes, say); nobody can name one in here.
         self.vault: dict[str, Any] = {}
@@ -187,7 +189,7 @@ class Site:
             given = worker.incoming(exposure, kwargs)
             if exposure.over_rows and not self._enough_rows(worker, exposure, call, given):
                 return None
-            value = worker.outgoing(exposure, self._run(handle, method, given))
+            value = worker.outgoing(exposure, given, self._run(handle, method, given))
         self.policy.admit_value(self.name, call, exposure.kind, value)
         if self.bound is not None:
             self.bound.admit_crossing(self.name, worker.worker_name(), exposure.kind, value)

@@ -143,7 +143,7 @@ class Worker:
         """The arguments of a call as its method is to see them; here as they came."""
         return kwargs
 
-    def outgoing(self, exposure: Exposure, value: Any) -> Any:
+    def outgoing(self, exposure: Exposure, kwargs: Mapping[str, Any], value: Any) -> Any:
         """What leaves in answer to a call; here what its method returned."""
         return value
 

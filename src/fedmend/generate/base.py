@@ -42,7 +42,7 @@ from fedmend._parameters import (
     wrong_values,
 )
 from fedmend._suggest import did_you_mean
-from fedmend.data.schema import Schema, numbers
+from fedmend.data.schema import Column, Schema, check_type, numbers, python_scalar
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, FedmendWarning, NotFitted
 from fedmend.generate.encoder import Encoded, Encoder, Raw
@@ -145,13 +145,15 @@ class Generator(Parameters):
         """
         self._check_params()
         self._check_table(table)
-        self._prepare(table)
-        if self.encoder_.width:
-            rows = self.encoder_.encode(self.encoder_.raw(table.frame), self._numpy_rng("encode"))
-            # cuDNN's fastest convolutions sum in an order of their own each time.
-            steady = torch.backends.cudnn.flags(benchmark=False, deterministic=True)
-            with shown(f"{self.name}", progress) as tell, steady:
-                self._train(rows, tell)
+        with self._or_as_before():
+            self._prepare(table)
+            if self.encoder_.width:
+                raw = self.encoder_.raw(table.frame)
+                rows = self.encoder_.encode(raw, self._numpy_rng("encode"))
+                # cuDNN's fastest convolutions sum in an order of their own each time.
+                steady = torch.backends.cudnn.flags(benchmark=False, deterministic=True)
+                with shown(f"{self.name}", progress) as tell, steady:
+                    self._train(rows, tell)
         for module in self.modules_.values():
             module.eval()
         return self
@@ -232,7 +234,7 @@ class Generator(Parameters):
         rows = self._rows(len(frame), known, seed)
         for name, cells in known.items():
             rows[name] = np.where(np.isnan(cells), rows[name], cells)
-        return self._table(ids, rows)
+        return self._table(ids, rows, frame)
 
     def _rows(self, n: int, known: Raw | None, seed: int) -> Raw:
         """Raw numbers of all columns for n rows."""
@@ -253,9 +255,15 @@ class Generator(Parameters):
         """None: the largest score of a softmax span wins; not so where they are probabilities."""
         return None
 
-    def _table(self, ids: np.ndarray, rows: Raw) -> Table:
+    def _table(self, ids: np.ndarray, rows: Raw, given: pd.DataFrame | None = None) -> Table:
+        frame = self.encoder_.restore(rows)
+        for name, known in () if given is None else given.items():
+            if pd.api.types.is_integer_dtype(frame[name].dtype):
+                # Not all of them are among the float64 of `rows`.
+                cells = known.dropna()
+                frame.loc[cells.index, name] = cells.astype(frame[name].dtype)
         with quiet():
-            return Table(ids, self.encoder_.restore(rows), schema=self.schema_, label=self.label_)
+            return Table(ids, frame, schema=self.schema_, label=self.label_)
 
     # --- impute -----------------------------------------------------------------------------
 
@@ -277,6 +285,8 @@ class Generator(Parameters):
                 column=table.names[0] if table.names else None,
                 mend=f"the generator was fitted on: {', '.join(self.schema_.names[:20])}",
             )
+        for name in names:
+            check_type(self.schema_[name], table.frame[name])
         gaps = table.frame[names].isna()
         rows = np.flatnonzero(gaps.any(axis=1).to_numpy())
         if not len(rows):
@@ -444,7 +454,25 @@ def _given_rows(given: Given, n: int | None, schema: Schema) -> tuple[np.ndarray
             )
     with quiet():
         checked = Table(ids, columns, schema=schema.select(columns.columns))
+    for name in checked.names:
+        _check_room(schema[name], checked.frame[name].dropna())
     return ids, checked.frame
+
+
+def _check_room(column: Column, cells: pd.Series) -> None:
+    """Refuse whole numbers that the column's type does not hold: it would make others of them."""
+    dtype = column.dtype.lower().removesuffix("[pyarrow]")
+    if not column.is_numeric or not dtype.startswith(("int", "uint")):
+        return
+    limits = np.iinfo(dtype)
+    wrong = cells[(cells < limits.min) | (cells > limits.max)]
+    if len(wrong):
+        raise DataError(
+            f"a column of {column.dtype} holds numbers from {limits.min} to {limits.max}",
+            column=column.name,
+            value=python_scalar(wrong.iloc[0]),
+            mend="give one of these, or fit on a table whose column has a wider type",
+        )
 
 
 def _given_frame(
@@ -487,6 +515,8 @@ def _fill(series: pd.Series, holes: np.ndarray, cells: Any) -> pd.Series:
         filled = filled.cat.add_categories(fresh) if fresh else filled
         cells = cells.astype(object)
     else:
+        if pd.api.types.is_integer_dtype(series.dtype):
+            cells = pd.to_numeric(cells).round()  # of a column that had fractions in `fit`
         cells = cells.astype(series.dtype)
     filled[holes] = cells.array
     return filled

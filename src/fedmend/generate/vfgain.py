@@ -52,11 +52,11 @@ from fedmend.learn.optim import OptimizerSpec
 from fedmend.secure.channel import ExchangeWorker, is_sealed, seal_exchange
 from fedmend.split.config import Settings, SplitConfig
 from fedmend.split.features import ALIGNED, BatchOrder
-from fedmend.split.parts import read_json, write_json
+from fedmend.split.parts import MANIFEST, begin_model, read_json, write_json
 from fedmend.split.training import PREDICT_ROWS, epoch_seed
 from fedmend.split.workers import BottomWorker
 
-MANIFEST, FILE = "model.json", "generator.fmw"
+FILE = "generator.fmw"
 ORDERS = ("secret", "seeded", "kept")
 BLIND = 0.1  # share of aligned rows that train without their embedding
 _EVERY = 100  # steps between scores, at least
@@ -104,6 +104,9 @@ class ContextWorker(BottomWorker):
     """A: embeds its columns of the rows; scores and use take an average of its weights."""
 
     average: EMA | None = None
+
+    def exchanged(self, method: str, kwargs: Mapping[str, Any], *, coming: bool) -> str:
+        return ""  # no label stands beside what B has of a row
 
     @exposed(kind="control")
     def set_order(self, rows: np.ndarray) -> int:
@@ -453,12 +456,24 @@ class VFGAIN(GAIN):
 
         ``columns`` are the columns of B to be made: by default all of its features.
         """
-        if isinstance(table, Table):
-            self.context_ = 0
-            self.__dict__.pop("model_", None)
-            return super().fit(table, progress)
-        self._check_params()
-        fed, rows = table, table.alignment.aligned
+        with self._or_as_before():
+            if isinstance(table, Table):
+                self.context_ = 0
+                self.__dict__.pop("model_", None)
+                return super().fit(table, progress)
+            self._check_params()
+            self._fit_two(table, progress, a, b, columns)
+        return self
+
+    def _fit_two(
+        self,
+        fed: Federation,
+        progress: Progress | None,
+        a: str | None,
+        b: str | None,
+        columns: list[str] | None,
+    ) -> None:
+        rows = fed.alignment.aligned
         self.a_, self.b_ = _two(fed, a, b)
         if rows < MIN_ROWS:
             raise DataError(
@@ -477,7 +492,6 @@ class VFGAIN(GAIN):
             self._exchange(bottom, imputer, batches, scored, tell)
             bottom.restore_best()
             imputer.restore_best()
-        return self
 
     def _open(self, bottom: Any, imputer: Any, rows: int, columns: list[str] | None) -> None:
         """Fresh networks at both, attached to the aligned rows."""
@@ -589,7 +603,7 @@ class VFGAIN(GAIN):
         if not hasattr(self, "model_"):
             return super().save(path)
         folder = Path(path)
-        (folder / MANIFEST).unlink(missing_ok=True)
+        begin_model(folder)
         with self._pair(self.fed_, exchange=False) as (bottom, imputer):
             bottom.save(str(folder))
             imputer.save(str(folder))

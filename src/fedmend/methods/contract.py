@@ -3,8 +3,8 @@
 After scikit-learn: keyword-only constructor arguments stored under their own names, `fit` returns
 self, fitted attributes end in `_`, and `get_params` / `set_params` / `sklearn.base.clone` work.
 
-Every method has `fit`, `save` and `load`; those that `predict` have `predict`, `predict_proba`,
-`evaluate` and `hand_out` as well. What only some can tell has a default here, so that flow, report,
+Every method has `fit`; those that `predict` have `predict`, `predict_proba`, `evaluate`, `save`,
+`load` and `hand_out` as well. What only some can tell has a default here, so that flow, report,
 audit and serving ask a model and never look into it. What is true of a method as such, fitted or
 not, stands in its record (`fedmend.methods.registry`).
 """
@@ -91,6 +91,18 @@ class Estimator(Parameters):
         with tempfile.TemporaryDirectory(prefix="fedmend-") as folder:
             self.save(Path(folder) / name)  # type: ignore[attr-defined]
             return type(self).load(Path(folder) / name, fed)  # type: ignore[attr-defined]
+
+    def __getstate__(self) -> dict[str, Any]:
+        if hasattr(self, "fed_"):
+            name = type(self).__name__
+            keep = (
+                f"save(folder), and {name}.load(folder, fed)" if self.predicts else "export(name)"
+            )
+            raise ConfigError(
+                f"a fitted {name} cannot be pickled or copied: its parts are at the parties. "
+                f"Mend: model.{keep}; sklearn.base.clone(model) is one that is not fitted"
+            )
+        return vars(self)
 
     def _require_fit(self) -> None:
         if not hasattr(self, "fed_"):

@@ -19,7 +19,7 @@ from fedmend.methods.contract import Estimator, frame_of
 from fedmend.methods.threads import on_few_threads
 from fedmend.split.config import SplitConfig
 from fedmend.split.features import ALIGNED, ALL, among, is_known
-from fedmend.split.parts import MANIFEST, read_json, write_json
+from fedmend.split.parts import MANIFEST, begin_model, read_json, write_json
 from fedmend.split.training import Progress, SplitNetwork
 
 EPOCH_STEPS = 20
@@ -83,7 +83,8 @@ class NetworkEstimator(Estimator):
                 f"rows={rows!r} are known to different parties. Mend: ask for 'aligned' and for "
                 f"{network.label_party!r} one after the other"
             )
-        whose = str(network.label_party) if rows == ALL else rows
+        ((segment, _),) = segments  # of a scope of some parties, among them
+        whose = str(network.label_party) if segment == ALL else segment
         known = [name for name in network.parties if is_known(whose, name)]
         outputs, undecided, found = self._in_full(fed, segments, known)
         classes = None if self.classes_ is None else self.classes_.tolist()
@@ -172,7 +173,7 @@ class NetworkEstimator(Estimator):
         """Every party writes its own part; `model.json` comes last and makes it a model."""
         self._require_fit()
         folder = Path(path)
-        (folder / MANIFEST).unlink(missing_ok=True)
+        begin_model(folder)
         self.network_.save(str(folder))
         write_json(folder / MANIFEST, self.manifest(folder))
 

@@ -16,7 +16,8 @@
 Every worker has a fresh X25519 key beside the lasting identity of its party. Two workers agree on
 four Diffie–Hellman secrets (fresh–fresh, both fresh–lasting, lasting–lasting), and HKDF-SHA256
 over them, the names, the scope and all public keys gives one ChaCha20-Poly1305 key per direction.
-Messages are numbered; sender, recipient, kind and number are authenticated. So a message that was
+Messages are numbered; sender, recipient, kind, number and (of embeddings and gradients) the numbers
+of the rows are authenticated. So a message that was
 altered, cut, sent twice, sent out of turn, meant for somebody else or made under another key is
 refused, and recorded messages stay closed even if an identity is stolen later. Why one was refused
 is for the party's own log: what leaves is the same word for all.
@@ -120,13 +121,16 @@ class SealingWorker(Worker):
         """The parties whose counterparts this worker has keys of."""
         return sorted(self._lines)
 
-    def seal(self, value: Any, *, to: str, kind: str) -> Sealed:
-        """A message that only `to` can open; refused if the policy keeps this kind in."""
+    def seal(self, value: Any, *, to: str, kind: str, rows: str = "") -> Sealed:
+        """A message that only `to` can open; refused if the policy keeps this kind in.
+
+        rows: of which rows it is, which the other must expect in the same words.
+        """
         me = self.site.name
         self.site.policy.admit_kind(me, f"{self.worker_name()}.seal", kind)
-        return Sealed(me, to, kind, self._line(to).seal(wire.encode(value), kind))
+        return Sealed(me, to, kind, self._line(to).seal(wire.encode(value), kind, rows))
 
-    def open(self, sealed: Sealed, *, sender: str, kind: str | None = None) -> Any:
+    def open(self, sealed: Sealed, *, sender: str, kind: str | None = None, rows: str = "") -> Any:
         """The value in a message from `sender`; `CryptoError` for anything but its very next."""
         me = self.site.name
         if not isinstance(sealed, Sealed):
@@ -146,7 +150,7 @@ class SealingWorker(Worker):
             )
         line = self._line(sender)
         with self.unreadable(sender):
-            return wire.decode(line.open(sealed.ciphertext, sealed.kind))
+            return wire.decode(line.open(sealed.ciphertext, sealed.kind, rows))
 
     @contextmanager
     def unreadable(self, sender: str) -> Iterator[None]:
@@ -221,8 +225,13 @@ class SealingWorker(Worker):
         self._lines[party] = _Line.agree(
             (me, self._ring.identity, self._session),
             (party, lasting, check_public(public[KEY_BYTES : 2 * KEY_BYTES])),
-            ("|".join([self.conversation or self.worker_name(), *roles]), self.scope),
+            ("|".join([self.conversation or self.worker_name(), *roles]), self._rows_met),
         )
+
+    @property
+    def _rows_met(self) -> str:
+        """The scope and, of a part of a table, which rows were taken: the same at both, or none."""
+        return self.scope + self.site.excerpts.get(self.scope, "")
 
     def _line(self, party: str) -> _Line:
         line = self._lines.get(party)
@@ -293,12 +302,22 @@ class ExchangeWorker(SealingWorker):
     def seals(self) -> bool:
         return self._by_party or self._counterpart is not None
 
-    def outgoing(self, exposure: Exposure, value: Any) -> Any:
+    def exchanged(self, method: str, kwargs: Mapping[str, Any], *, coming: bool) -> str:
+        """Of which rows the messages of a call are, where both sides can say so. A hook.
+
+        A coordinator that passes on an embedding of other rows would choose what stands beside
+        which label. coming: before the call, of what it takes; otherwise after it.
+        """
+        return ""
+
+    def outgoing(self, exposure: Exposure, kwargs: Mapping[str, Any], value: Any) -> Any:
         if value is None or exposure.kind not in EXCHANGED or not self.seals:
             return value
+        about = {"kind": exposure.kind}
+        about["rows"] = self.exchanged(exposure.method, kwargs, coming=False)
         if self._counterpart is not None:
-            return self.seal(value, to=self._counterpart, kind=exposure.kind)
-        return {to: self.seal(each, to=to, kind=exposure.kind) for to, each in value.items()}
+            return self.seal(value, to=self._counterpart, **about)
+        return {to: self.seal(each, to=to, **about) for to, each in value.items()}
 
     def incoming(self, exposure: Exposure, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         if not self.seals:
@@ -306,16 +325,17 @@ class ExchangeWorker(SealingWorker):
         opened = dict(kwargs)
         for name, kind in exposure.takes.items():
             if kind in EXCHANGED and opened.get(name) is not None:
-                opened[name] = self._opened(opened[name], kind)
+                rows = self.exchanged(exposure.method, kwargs, coming=True)
+                opened[name] = self._opened(opened[name], {"kind": kind, "rows": rows})
         return opened
 
-    def _opened(self, given: Any, kind: str) -> Any:
+    def _opened(self, given: Any, about: dict[str, str]) -> Any:
         if isinstance(given, Mapping):
             return {
-                party: self.open(sealed, sender=party, kind=kind) for party, sealed in given.items()
+                party: self.open(sealed, sender=party, **about) for party, sealed in given.items()
             }
         # Without a counterpart no single message is expected of anybody.
-        return self.open(given, sender=self._counterpart or "", kind=kind)
+        return self.open(given, sender=self._counterpart or "", **about)
 
 
 def seal_exchange(bottoms: WorkerGroup, tops: WorkerGroup, *, by_party: bool = True) -> None:
@@ -381,15 +401,15 @@ class _Line:
         ways = ((self.me, self.peer), (self.peer, self.me))
         return [ChaCha20Poly1305(derive_key(self._secret, "sealed", *way)) for way in ways]
 
-    def seal(self, plain: bytes, kind: str) -> bytes:
+    def seal(self, plain: bytes, kind: str, rows: str = "") -> bytes:
         with self._lock:
             number = self._sent
             self._sent += 1
         head = _HEAD.pack(VERSION, number)
-        bound = pack(self._about, self.me, self.peer, kind, head)
+        bound = pack(self._about, self.me, self.peer, kind, rows, head)
         return head + self._ciphers[0].encrypt(_nonce(number), plain, bound)
 
-    def open(self, ciphertext: bytes, kind: str) -> bytes:
+    def open(self, ciphertext: bytes, kind: str, rows: str = "") -> bytes:
         from cryptography.exceptions import InvalidTag
 
         if len(ciphertext) < _HEAD.size + _TAG_BYTES:
@@ -398,7 +418,7 @@ class _Line:
         version, number = _HEAD.unpack(head)
         if version != VERSION:
             raise CryptoError(f"it is of version {version}, this side speaks {VERSION}")
-        bound = pack(self._about, self.peer, self.me, kind, head)
+        bound = pack(self._about, self.peer, self.me, kind, rows, head)
         with self._lock:
             try:
                 plain = self._ciphers[1].decrypt(

@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -66,13 +66,17 @@ class Columns:
 
 @dataclass(frozen=True, repr=False)
 class IntegerColumns:
-    """int64 values [columns, rows] in the common order of the aligned rows, and their bounds."""
+    """int64 values [columns, rows] in the common order of the aligned rows, and their bounds.
+
+    own: products of them are for this party alone, which lets no share of one out.
+    """
 
     values: np.ndarray
     names: tuple[str, ...]
     max_abs: int
     square_sum: int
     abs_sum: int | None = None  # rows times max_abs, if nothing less is known
+    own: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         values = self.values
@@ -245,15 +249,24 @@ class ProductWorker(ColumnsWorker):
             )
         return share
 
+    def _share_for_others(self) -> np.ndarray:
+        if self.columns.own:
+            raise Refused(
+                self.site.name,
+                "products of these columns are for it alone",
+                f"products(…, to={self.site.name!r})",
+            )
+        return self._take_share()
+
     @exposed(kind="masked", opens="statistic")
     def share(self) -> np.ndarray:
         """This party's share, to the coordinator."""
-        return self._take_share()
+        return self._share_for_others()
 
     @exposed(kind="masked", opens="statistic")
     def share_for(self, to: str, blind: bytes | None = None) -> Sealed:
         """This party's share in a message for the other one; `blind` seeds what is added to it."""
-        share = self._take_share()
+        share = self._share_for_others()
         if blind is not None:
             share = lowest_bits(share + mask_stream(blind, share.shape), self._share_bits)
         return self.seal(share, to=to, kind="masked")
@@ -453,3 +466,8 @@ def hold_columns(
         most if square_sum is None else min(most, int(square_sum)),
         abs_sum,
     )
+
+
+def keep_products(site: Site, key: str) -> None:
+    """Let nobody else learn products of what was left under a key."""
+    site.state[key] = replace(site.state[key], own=True)

@@ -213,7 +213,9 @@ class PartnerServer:
         source = self._source(run, method)
         bound = served_only(file.name, hello.methods, policy)
         how: dict[str, Any] = {"seed": hello.seed, "secret": draw_secret(), "bound": bound}
-        site = site_of(file, self.kit, run, {PEOPLE: source.table}, policy, **how)
+        # Their ids to find the shared ones by; columns are those of people that are taken.
+        everybody = {PEOPLE: source.table.select([])}
+        site = site_of(file, self.kit, run, everybody, policy, **how)
         site.vault[SOURCE] = source
         site.vault[PART] = self.kit / RUN_FOLDER / run / method
         site.vault[QUOTA] = self._quotas.setdefault(asker, Quota(file.serve.quota))

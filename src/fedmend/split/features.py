@@ -7,6 +7,7 @@ rows that only one party has. A party that lacks a segment's rows has its fill r
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -213,6 +214,7 @@ class BatchOrder:
         self.draws: Weak | None = None
         self._draws: Weak | None = None
         self.shuffled = self._order = self.rows
+        self._mark: str | None = None
         self._at = self._told_until = 0
         self._number = 0
 
@@ -220,6 +222,7 @@ class BatchOrder:
         generator = begin(torch.Generator(), seed)
         self.shuffled = self._shuffled(generator)
         self._order = self.shuffled.to(self.device)
+        self._mark = None
         if self.augment:
             self._draws = draw_weak(len(self._order), generator, PAD).to(self.device)
         self._at = self._told_until = 0
@@ -238,6 +241,12 @@ class BatchOrder:
         self._number += 1
         return numbers
 
+    def batch(self, ahead: int = 0) -> str:
+        """Which batch was handed out last, or will be; the same words at all who walk alike."""
+        if self._mark is None:
+            self._mark = digest_of(self.shuffled.numpy())
+        return f"{self._mark} {self._number + ahead}"
+
     @property
     def done(self) -> float:
         """The share of this epoch's batches that were handed out."""
@@ -255,6 +264,12 @@ class BatchOrder:
     def told(self) -> None:
         """A loss over what was walked has been told."""
         self._told_until = self._at
+
+
+def digest_of(rows: np.ndarray) -> str:
+    """Row numbers in their order, in a word."""
+    numbers = np.ascontiguousarray(rows, dtype=np.int64)
+    return hashlib.blake2b(numbers.tobytes(), digest_size=16).hexdigest()
 
 
 class MixedOrder(BatchOrder):

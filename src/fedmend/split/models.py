@@ -265,6 +265,19 @@ class TopModel(TrainedModel):
         self.set_targets(likelihoods.astype(np.float64, copy=False))
         self.likely = True
 
+    def walk(self, order: Any) -> int:
+        self._forget_loss()
+        return super().walk(order)
+
+    def start_epoch(self, seed: int) -> None:
+        self._forget_loss()
+        super().start_epoch(seed)
+
+    def _forget_loss(self) -> None:
+        """The loss is of the order's rows (`loss_rows`), and of no others walked before."""
+        self._loss.zero_()
+        self._rows = 0
+
     def step(self, embeddings: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """One update; returns the gradient for each embedding that came in."""
         numbers = self.order.next()
@@ -296,8 +309,7 @@ class TopModel(TrainedModel):
     def take_loss(self) -> float:
         """The mean training loss since this was last asked."""
         mean = float(self._loss) / max(1, self._rows)
-        self._loss.zero_()
-        self._rows = 0
+        self._forget_loss()
         self.order.told()
         return mean
 

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from fedmend._files import write_whole
 from fedmend.data.encode import Encoder, LabelEncoder
-from fedmend.errors import ConfigError, DataError, NotFitted, WireError
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError, DataError, NotFitted, Refused, WireError
 from fedmend.federation import wire
 from fedmend.federation.site import Site
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec
@@ -200,22 +201,36 @@ def own_model(site: Site, dataset: str) -> Part | None:
 
 
 class Outputs(NamedTuple):
-    """What a model says of rows: places in a table [n], and [n, C] (or values [n])."""
+    """What a model says of rows: their ids [n], None of those not known, and [n, C] (or [n])."""
 
-    rows: np.ndarray
+    ids: np.ndarray
     values: np.ndarray
     classes: list[Any]
 
 
 def leave_outputs(
-    site: Site, name: str, rows: np.ndarray, values: np.ndarray, classes: Sequence[Any]
+    site: Site, name: str, ids: np.ndarray, values: np.ndarray, classes: Sequence[Any]
 ) -> None:
     """At the label party: leave a model's outputs under a name, for `take_outputs`."""
-    site.state.setdefault(_OUTPUTS, {})[name] = Outputs(rows, values, list(classes))
+    site.state.setdefault(_OUTPUTS, {})[name] = Outputs(ids, values, list(classes))
 
 
-def take_outputs(site: Site, name: str) -> Outputs:
+def take_outputs(site: Site, name: str, ids: np.ndarray) -> Outputs:
+    """What was left under a name, if it is of the rows of these ids in this order."""
     found: Outputs = site.state[_OUTPUTS].pop(name)
+    if not np.array_equal(found.ids, ids):
+        raise Refused(
+            site.name,
+            f"the outputs under {name!r} are of other rows than those they would speak for",
+            "leave outputs of the same rows, in the same order",
+        )
+    return found
+
+
+def ids_of(table: Table, rows: np.ndarray) -> np.ndarray:
+    """The ids of rows at these places of a table, None for -1."""
+    found, known = np.full(len(rows), None), rows >= 0
+    found[known] = table.ids[rows[known]]
     return found
 
 
@@ -229,6 +244,18 @@ def write_file(path: Path, value: Any) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_whole(path, json.dumps(value, indent=2).encode(), lasting=True)
+
+
+def begin_model(folder: Path) -> None:
+    """Make the folder of a model, which is none until its manifest is written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / MANIFEST).unlink(missing_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"cannot save a model in {folder}: {error.strerror}",
+            mend="name a folder that can be written to",
+        ) from error
 
 
 def read_json(path: Path, what: str) -> Any:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedmend.data.encode import Encoded, Encoder, LabelEncoder
 from fedmend.data.schema import infer_column
-from fedmend.errors import DataError
+from fedmend.errors import DataError, Refused
 from fedmend.federation import COORDINATOR, Site, exposed
 from fedmend.federation.labels import FIRST
 from fedmend.federation.policy import MIN_ROWS
@@ -36,9 +36,11 @@ from fedmend.split.features import (
     ALL,
     Features,
     Segments,
+    digest_of,
     folds_of,
     kind_of,
     own_rows,
+    rows_of,
     spans,
 )
 from fedmend.split.imputed import ImputedEmbeddings
@@ -57,6 +59,7 @@ from fedmend.split.parts import (
     BottomPart,
     Part,
     TopPart,
+    ids_of,
     leave_outputs,
     load_part,
     new_part,
@@ -69,6 +72,8 @@ from fedmend.split.parts import (
 )
 from fedmend.split.scaling import ENOUGH, Scaling
 
+OF_ROWS = ("embed", "predict_chunk", "see", "take_chunk")
+"""Calls that name the rows whose embeddings cross."""
 JUDGED = ("metrics", "uncertainty_report")
 """What is told of labels about rows at hand."""
 MOST_JUDGES = 0.3
@@ -119,7 +124,7 @@ class _Checkpointed(Trains):
         self.trained.restore(saved)
 
     def _checkpoint(self, path: str, epoch: int) -> Path:
-        return self._folder(path) / f"epoch-{epoch}.fmw"
+        return self._folder(path) / f"epoch-{epoch:d}.fmw"
 
 
 class SplitWorker(_Checkpointed, ExchangeWorker):
@@ -143,6 +148,12 @@ class SplitWorker(_Checkpointed, ExchangeWorker):
         """
         by = self.worker_name()
         return ask_for_noise(self.site, self.scope, epsilon, by=by, task=task, folder=folder)
+
+    def exchanged(self, method: str, kwargs: Mapping[str, Any], *, coming: bool) -> str:
+        if method in ("step", "finish"):
+            # A top is told of the batch that it will take next, a bottom of the one it gave last.
+            return str(self.trained.order.batch(int(coming and "embeddings" in kwargs)))
+        return digest_of(kwargs["rows"]) if method in OF_ROWS else ""
 
     def _folder(self, path: str) -> Path:
         return self.site.folder(path)
@@ -622,16 +633,19 @@ class TopWorker(JudgingWorker, TopHolder):
         each time, or among others, would be asked about ever new sets of rows, and there is an end
         to those (`federation.rows`). For the same reason the trainings of a cross-validation, and
         those after it, hold out one of its folds.
+
+        Classes count where the rows are all labelled ones of their segments: who chooses rows until
+        one class has too few under the share, and another has not, would be told which row is what.
         """
         own, account = self._rows_used[rows], self.site.rows
-        ids = np.asarray(np.where(own >= 0, self.table.ids[own], None))
+        ids = ids_of(self.table, own)
         folds = folds_of(self.site, ids)
         if (folds >= 0).any():
             held = folds == folds[folds >= 0].min()
             return rows[:0] if held.sum() == (folds >= 0).sum() else rows[held]
         drawn = np.where(own >= 0, self.site.draws_of(ids), 1.0)
         shared = np.where(pd.Series(ids, dtype=object).isin(self._shared_ids()), drawn, 1.0)
-        classes = self._targets()[rows]
+        classes = self._targets()[rows] if self._are_whole(rows) else np.zeros(len(rows), np.int64)
         for numbers in (shared, drawn):
             there = numbers < 1.0
             more = max(share, min(MOST_JUDGES, wanted / max(1, there.sum())))
@@ -643,6 +657,13 @@ class TopWorker(JudgingWorker, TopHolder):
             if held.any() and account.would_admit(self.table, sets, self.about_rows("metrics")):
                 return rows[held]
         return rows[:0]
+
+    def _are_whole(self, rows: np.ndarray) -> bool:
+        """Whether these are all labelled rows of the segments that they are in."""
+        labelled = np.flatnonzero(has_label(self._targets()))
+        names = {name for name, at, end in self._spans if ((rows >= at) & (rows < end)).any()}
+        segments = [[name, end - at] for name, at, end in self._spans]
+        return np.array_equal(np.sort(rows), np.sort(rows_of(segments, list(names), labelled)))
 
     def _shared_ids(self) -> list[Any]:
         """Of the rows that the run began with, those that all parties know."""
@@ -696,6 +717,19 @@ class TopWorker(JudgingWorker, TopHolder):
         self._asked = []
         return TopHolder._take_outputs(self)
 
+    def _require_outputs_of(self, rows: np.ndarray | None) -> None:
+        """Labels are compared with what was predicted of their own rows, each once.
+
+        Who chose which output stands beside which label would read the label off the score.
+        """
+        wanted = np.arange(len(self._rows_used)) if rows is None else rows
+        require_outputs_of(self.site.name, wanted, self._asked)
+
+    @exposed(kind="statistic")
+    def uncertainty_report(self) -> dict[str, Any]:
+        self._require_outputs_of(None)
+        return super().uncertainty_report()
+
     @exposed(kind="statistic")
     def metrics(self, rows: np.ndarray | None = None) -> dict[str, float]:
         """Of the collected outputs. Under randomised response: in training how well reports are
@@ -705,6 +739,7 @@ class TopWorker(JudgingWorker, TopHolder):
         of a row where that is known: what a network knows beside how sure it is, which is put right
         afterwards (Berta et al., "Rethinking Early Stopping: Refine, Then Calibrate", 2025).
         """
+        self._require_outputs_of(rows)
         targets = self._targets()
         targets = targets if rows is None else targets[rows]
         if not self._trains:
@@ -731,6 +766,7 @@ class TopWorker(JudgingWorker, TopHolder):
         """Whether the mean of the training rows (the shares of their classes) does better on
         held-out rows than the collected outputs, beyond the error of the mean, or no worse where
         these do not rank rows either. Told is yes or no."""
+        self._require_outputs_of(rows)
         outputs, self._outputs, self._asked = np.concatenate(self._outputs), [], []
         return self._collapsed(outputs, rows, train)
 
@@ -755,8 +791,9 @@ class TopWorker(JudgingWorker, TopHolder):
     @exposed(kind="control")
     def leave_outputs(self, name: str) -> None:
         """Keep the collected outputs at this party, for a model that several have a say in."""
-        classes = self._labels().classes_
-        leave_outputs(self.site, name, self._rows_used, self._take_outputs(), classes)
+        self._require_outputs_of(None)
+        classes, ids = self._labels().classes_, ids_of(self.table, self._rows_used)
+        leave_outputs(self.site, name, ids, self._take_outputs(), classes)
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         if method == "loss":
@@ -841,6 +878,16 @@ def scored(
         return metrics.regression(labels.inverse(targets[known]), outputs[known])
     found = outputs[known] if predicted is None else outputs[known] @ predicted
     return metrics.classification(targets[known], found, noise)
+
+
+def require_outputs_of(party: str, wanted: np.ndarray, asked: Sequence[np.ndarray]) -> None:
+    """`Refused` unless the outputs collected, by their row numbers, are of the rows wanted."""
+    if not np.array_equal(wanted, np.concatenate([np.zeros(0, np.int64), *asked])):
+        raise Refused(
+            party,
+            "outputs of other rows would be compared with its labels",
+            "predict the rows that are judged, each once and in their order, and none beside",
+        )
 
 
 def has_label(targets: np.ndarray) -> np.ndarray:

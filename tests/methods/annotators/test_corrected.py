@@ -203,3 +203,10 @@ def test_of_rows_that_were_corrected_other_classes_are_impossible():
         [0.0, 0.0, 1.0],
         [1.0, 1.0, 1.0],
     ]
+
+
+def test_a_model_of_one_partys_labels_corrects_none(fitted):
+    crowd, _ = fitted
+    clean = fm.Clean(epochs=1, label_party="p0").fit(crowd.fed)
+    with pytest.raises(ConfigError, match=r"a Clean corrects no labels. Mend: fm.InC"):
+        correct_labels(crowd.fed, clean, to="p0")  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.methods.annotators import aggregation as crowds
 from fedmend.methods.annotators.baselines import EM, MJ, Clean, Random
 from fedmend.methods.annotators.estimator import CrowdEstimator
+from fedmend.methods.annotators.inc import InC
 
 NET: dict[str, Any] = {"bottom": (), "embedding": 4, "top": (), "batch_size": 32, "lr": 0.02}
 QUICK: dict[str, Any] = NET | {"epochs": 8, "patience": None, "secure": "masks"}
@@ -42,6 +43,22 @@ def test_a_resumed_run_ends_the_same(method, crowd_of, tmp_path):
     crowd = crowd_of(rows=90)
     resumed = method(**QUICK).fit(crowd.fed, checkpoint=tmp_path, resume=True)
     assert resumed.history_ == undisturbed.history_
+
+
+@pytest.mark.parametrize("method", [InC, EM, MJ])
+def test_a_fit_that_was_stopped_leaves_the_labels_of_the_one_before(method, crowd_of):
+    first, other = crowd_of(rows=120).fed, crowd_of(rows=120, seed=5).fed
+    model = method(epochs=2).fit(first)
+    before, doubted = model.corrected_, model.review_labels()
+
+    def stop(stage: str, *_: Any) -> None:
+        if stage in ("length", "train"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(other, progress=stop)
+    assert model.corrected_.tolist() == before.tolist()
+    assert model.review_labels() == doubted
 
 
 def test_majority_labels(crowd_of):

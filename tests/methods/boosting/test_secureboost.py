@@ -15,7 +15,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.metrics import r2_score, roc_auc_score
 
 import fedmend as fm
-from fedmend.errors import ConfigError, DataError, PrivacyWarning, ResumeError
+from fedmend.errors import ConfigError, DataError, NotFitted, PrivacyWarning, ResumeError
 from fedmend.methods.auto.folds import fold, forget, number_folds
 from fedmend.methods.boosting import boost, secureboost
 from fedmend.methods.boosting.bins import CutTable, LeftToAsk, bin_table, codes_of
@@ -579,6 +579,27 @@ def test_completed_cells_are_missing_ones_to_trees(
     np.testing.assert_allclose(strangers, model.to(torn).predict_proba(torn, rows="bank"))
 
 
+@pytest.mark.parametrize(
+    ("party", "changed", "message"),
+    [
+        ("bank", {"a": "high"}, "party 'bank', column 'a': the type changed: expected numbers"),
+        ("telco", {"town": 7.5}, "party 'telco', column 'town': the type changed: expected text"),
+        ("telco", {"town": None}, "party 'telco', column 'town': there is no such column"),
+    ],
+)
+def test_new_rows_have_the_columns_of_training(
+    frame: pd.DataFrame, party: str, changed: dict[str, Any], message: str
+) -> None:
+    fed = federation(frame)
+    model = fm.SecureBoost(**SMALL).fit(fed)
+    site = fed.engine.site(party)  # type: ignore[attr-defined]
+    rows = site.tables["test"].frame.assign(**changed)
+    new = rows.dropna(axis=1, how="all")
+    site.tables["test"] = fm.Table(site.tables["test"].ids, new, label=site.tables["test"].label)
+    with pytest.raises(DataError, match=message):
+        model.predict(fed.on("test"))
+
+
 def test_the_label_partys_trees_need_nobody(frame: pd.DataFrame) -> None:
     own = fm.Table(np.arange(N), frame[["a", "b", "c", "y"]], label="y")
     fed = fm.Federation(fm.Party("bank", own))
@@ -683,8 +704,10 @@ def test_to_be_compared_fewer_trees_are_grown(
 
 
 def test_columns_have_their_share_of_the_gains(frame: pd.DataFrame, torn: fm.Federation) -> None:
-    model = fm.SecureBoost(trees=20, depth=3, validation=0.0).fit(torn)
-    told = model.importance()
+    model = fm.SecureBoost(trees=20, depth=3, validation=0.0)
+    with pytest.raises(NotFitted, match=r"call fit\(fed\) first"):
+        model.importance()
+    told = model.fit(torn).importance()
     assert (
         list(told.columns) == ["party", "column", "gain"] and told["gain"].is_monotonic_decreasing
     )

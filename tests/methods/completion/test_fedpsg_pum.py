@@ -748,6 +748,19 @@ def test_generated_numbers_that_say_nothing_become_the_mean():
     assert np.corrcoef(tried.trial["amount"], truth)[0, 1] > 0.9
 
 
+def test_a_fit_that_was_stopped_leaves_what_was_completed_before():
+    fed = torn()
+    model = FedPSGPUM(**QUICK).fit(fed)
+    before = model.summary()
+
+    def stop(stage: str, *_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(torn(people(seed=1)), progress=stop)
+    assert model.summary().equals(before)
+
+
 def test_export_with_string_ids_and_a_column_called_id(tmp_path):
     frame = people().rename(columns={"amount": "id", "w": "id.origin"})
     fed = torn(frame, {"bank": ["a", "b", "y"], "telco": ["id", "id.origin", "flag"]}, ids="str")
@@ -813,8 +826,10 @@ def test_a_column_that_fails_is_reported_and_generated(monkeypatch):
 
 def test_no_strong_column():
     fed = torn()
-    with pytest.warns(FedmendWarning, match="no column of 'telco' is stronger than tau = 1"):
+    match = "no column of 'telco' is stronger than tau = 1"
+    with pytest.warns(FedmendWarning, match=match) as told:
         model = FedPSGPUM(**{**QUICK, "tau": 1.0}).fit(fed)
+    assert told[0].filename == __file__, "points at whoever called fit"
     assert model.summary()["generated"].eq(120).all()
 
 

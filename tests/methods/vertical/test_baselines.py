@@ -271,6 +271,13 @@ def test_moving_a_model_leaves_saved_ones_alone(make_fed, tmp_path):
         assert (tmp_path / name / "model" / "part.fmw").read_bytes() == before
 
 
+def test_a_model_is_not_saved_where_a_file_is(fitted, tmp_path):
+    _, model = fitted[VFL]
+    (tmp_path / "model").write_text("taken")
+    with pytest.raises(DataError, match=r"cannot save a model in .*model: .*Mend: name a folder"):
+        model.save(tmp_path / "model")
+
+
 def test_loading_what_is_not_there_or_not_right(make_fed, tmp_path):
     fed = make_fed()
     with pytest.raises(DataError, match=r"cannot read.*model\.json"):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedmend._parameters import parameters
-from fedmend.federation.bound import declare
+from fedmend.federation.bound import but, declare
 from fedmend.methods.annotators import aggregation as crowd
 from fedmend.methods.annotators.estimator import (
     Annotators,
@@ -105,6 +105,7 @@ class EM(CrowdEstimator):
 
 
 declare("clean", BottomWorker, TopWorker)
-for name in ("random-labeller", "majority", "dawid-skene"):
-    # The top is at the coordinator, which reads embeddings; votes are summed.
-    declare(name, BottomWorker, LabelWorker, reader=True)
+# The top is at the coordinator, which reads embeddings; votes are summed.
+declare("random-labeller", BottomWorker, LabelWorker, reader=True)
+for name in ("majority", "dawid-skene"):
+    declare(name, BottomWorker, but(LabelWorker, "take_turns"), reader=True)

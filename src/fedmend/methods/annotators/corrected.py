@@ -34,7 +34,13 @@ from fedmend.split.parts import Part, TopPart, keep_own_model, part_of
 class CorrectedLabelWorker(Worker):
     """Stores a party's table of the federation whose labels are corrected."""
 
-    @exposed(kind="count", takes={"posterior": "prediction", "likelihood": "prediction"})
+    # Who chooses the likeliest class of one row alone reads its label off what is told.
+    @exposed(
+        kind="count",
+        opens="votes",
+        over_rows=True,
+        takes={"posterior": "prediction", "likelihood": "prediction"},
+    )
     def adopt(
         self,
         dataset: str,
@@ -202,6 +208,11 @@ def correct_labels(
         inc = InC().fit(annotators)
         correct_labels(annotators, inc, into=fed.only("bank", "telco")).federation
     """
+    if not isinstance(model, CrowdEstimator):
+        raise ConfigError(
+            f"a {type(model).__name__} corrects no labels. Mend: fm.InC(), fm.EM() or fm.MJ(), "
+            "fitted where several parties label"
+        )
     model._require_fit()
     to = model.label_parties_[0] if to is None else to
     if to not in model.label_parties_:

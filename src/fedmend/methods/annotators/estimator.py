@@ -481,7 +481,6 @@ class CrowdEstimator(NetworkEstimator):
         require_federation(fed)
         self.require_types()
         self._check()
-        self.n_rows_ = fed.alignment.aligned
         features, parties = crowd_roster(fed, self.label_parties)
         if not features and not self.infers:
             raise DataError(
@@ -489,14 +488,18 @@ class CrowdEstimator(NetworkEstimator):
                 mend="add a party with columns to use; fm.EM and fm.MJ do with votes alone",
             )
         folder = None if checkpoint is None else Path(checkpoint)
-        with self._annotators(fed, parties) as annotators:
-            keep = None if folder is None else str(folder)
-            self.votes_ = annotators.attach(self.classes, self.label_dp, keep)
-            counts = annotators.votes()
-            self.label_parties_ = parties
-            self.agreement_ = warn_if_below_chance(counts)
-            self._fit_crowd(Fitting(fed, features, annotators, counts, progress, folder, resume))
-            self.privacy_ = self._account(annotators)
+        # Half of another fit would be sent to the parties of this one as its corrected labels.
+        with self._or_as_before():
+            self.n_rows_ = fed.alignment.aligned
+            with self._annotators(fed, parties) as annotators:
+                keep = None if folder is None else str(folder)
+                self.votes_ = annotators.attach(self.classes, self.label_dp, keep)
+                counts = annotators.votes()
+                self.label_parties_ = parties
+                self.agreement_ = warn_if_below_chance(counts)
+                at = Fitting(fed, features, annotators, counts, progress, folder, resume)
+                self._fit_crowd(at)
+                self.privacy_ = self._account(annotators)
         return self
 
     def _fit_crowd(self, at: Fitting) -> None:

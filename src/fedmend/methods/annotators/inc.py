@@ -26,7 +26,7 @@ import torch
 from fedmend._parameters import Rules, one_of, parameters
 from fedmend.errors import ResumeError
 from fedmend.federation import COORDINATOR, Federation
-from fedmend.federation.bound import declare
+from fedmend.federation.bound import but, declare
 from fedmend.methods.annotators import aggregation as crowd
 from fedmend.methods.annotators.estimator import (
     POSTERIORS,
@@ -432,4 +432,4 @@ class InC(CrowdEstimator):
         return ", ".join([*settings, f"initial_epochs={self._first}"])
 
 
-declare("inc", BottomWorker, LabelWorker, reader=True)
+declare("inc", BottomWorker, but(LabelWorker, "take_turns"), reader=True)

@@ -20,7 +20,7 @@ from fedmend._files import write_whole
 from fedmend.data.writers import write_frame
 from fedmend.errors import DataError, NotFitted
 from fedmend.federation import Site, exposed
-from fedmend.federation.bound import declare
+from fedmend.federation.bound import but, declare
 from fedmend.federation.rows import Asked, Scored
 from fedmend.learn import metrics
 from fedmend.learn.calibration import describe
@@ -133,13 +133,15 @@ class LabelWorker(SumWorker):
         return np.take(table, self._votes, 0, out=self._room, mode="wrap")
 
     # ------------------------------------------------------------------ what may be told
+    # The server chooses how likely each class is for each row. Who chooses it for one row alone
+    # reads that row's label off T, off how likely votes were and off how many are doubtful.
 
-    @exposed(kind="statistic")
+    @exposed(kind="statistic", opens="votes", over_rows=True)
     def expertise(self) -> np.ndarray:
         """T of what this party tells (randomised response included)."""
         return self._matrix
 
-    @exposed(kind="statistic")
+    @exposed(kind="statistic", opens="votes", over_rows=True)
     def standing(self) -> dict[str, float]:
         """How likely, on average, this party's votes were when T was estimated.
 
@@ -183,10 +185,7 @@ class LabelWorker(SumWorker):
             said = np.asarray(kwargs["probabilities"], np.float64)
             if said.shape != (len(self._asked_rows(kwargs)), len(kwargs["classes"])):
                 return [rows]  # and `_against` says what is wrong
-            said = said[np.isin(self._asked_rows(kwargs), rows)]
-            logs = np.log(np.clip(np.nan_to_num(said), 1e-9, 1.0))
-            logs -= logs.mean(1, keepdims=True)  # what it says of a row whatever the label
-            return [rows, Scored(rows, logs)]
+            return [rows, Scored(rows, said[np.isin(self._asked_rows(kwargs), rows)])]
         return [self.alignment.aligned]
 
     def _asked_rows(self, kwargs: Mapping[str, Any]) -> np.ndarray:
@@ -236,7 +235,7 @@ class LabelWorker(SumWorker):
             }
         )
 
-    @exposed(kind="count")
+    @exposed(kind="count", opens="votes", over_rows=True)
     def suspicious(self) -> int | None:
         """How many own labels are probably wrong; not told where labels are under label_dp."""
         if self._noise() is not None:
@@ -389,4 +388,6 @@ def _plain(value: Any, party: str, column: str) -> str | int | bool:
     )
 
 
-declare("reference", LabelWorker)  # scores against the labels of a party that is not trained on
+NOT_TO_SCORE = ("expertise", "standing", "review", "suspicious", "write_review", "take_turns")
+# Scores against the labels of a party that is not trained on.
+declare("reference", but(LabelWorker, *NOT_TO_SCORE))

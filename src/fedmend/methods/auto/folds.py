@@ -23,7 +23,7 @@ import pandas as pd
 from fedmend.federation import Alignment, AlignmentCounts, Each, Federation, Worker, exposed
 from fedmend.federation.bound import declare
 from fedmend.federation.rows import Asked
-from fedmend.split.features import folds_of, note_folds
+from fedmend.split.features import digest_of, folds_of, note_folds
 from fedmend.split.labels import (
     LabelLikelihood,
     cell_confidence,
@@ -97,6 +97,7 @@ class FoldWorker(Worker):
         """
         own, table = self.alignment, self.table
         out = own.aligned[rows]
+        self._excerpt(self.scope, rows, *map(self._scope, (train, held)))
         here = folds_of(self.site, table.ids[own.unaligned]) == number
         for pair, numbers in pairs.items():
             here |= np.isin(own.unaligned, self.site.alignments[pair].aligned[numbers == number])
@@ -135,11 +136,18 @@ class FoldWorker(Worker):
         if numbers is not None:
             met = (numbers == number) & ~np.isin(both, own.aligned)
         at, members = pair.partition("@")[1:]
+        told = rows if numbers is None else np.concatenate([rows, numbers])
+        self._excerpt(pair, told, *(f"{name}{at}{members}" for name in (train, held)))
         for name, here in ((train, ~out & ~met), (held, met)):
             place = pd.Index(self.site.tables[name].ids).get_indexer(self.table.ids[both[here]])
             found = Alignment(place.astype(np.int64), np.zeros(0, np.int64))
             self.site.alignments[f"{name}{at}{members}"] = found
         return [int((~out & ~met).sum()), int(met.sum())]
+
+    def _excerpt(self, whole: str, rows: np.ndarray, *scopes: str) -> None:
+        """Parties that were told to hold out other rows have nothing to say to each other."""
+        before = self.site.excerpts.get(whole, "")
+        self.site.excerpts |= {scope: f"{before} {digest_of(rows)}" for scope in scopes}
 
     def _make(self, name: str, rows: np.ndarray, alignment: Alignment) -> None:
         """A table of some of the rows, with all that is known of their labels and cells."""

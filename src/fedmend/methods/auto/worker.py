@@ -20,7 +20,7 @@ from fedmend.federation.rows import Asked
 from fedmend.methods.auto.blend import Held, nested, pool_of, pooled, score_of
 from fedmend.split.answers import AnsweringWorker
 from fedmend.split.features import spans
-from fedmend.split.parts import file_of, keep_part, read_file, take_outputs, write_file
+from fedmend.split.parts import file_of, ids_of, keep_part, read_file, take_outputs, write_file
 from fedmend.split.workers import has_label
 
 SHARED, ALONE = "shared", "alone"
@@ -117,21 +117,22 @@ class BlendWorker(AnsweringWorker):
         votes: Votes = self.site.state[self._votes_name]
         count = len(self.table)
         kinds = (np.arange(count) >= shared).astype(int)
-        said = {candidate: self._taken(name) for candidate, name in names.items()}
+        ids = self.table.ids
+        said = {candidate: self._taken(name, ids) for candidate, name in names.items()}
         for scope, more in met.items():
             rows = self.site.alignments[scope].aligned
             kinds[rows] = 0
             for candidate in said.keys() & more.keys():
-                said[candidate][rows] = self._taken(more[candidate])
-        votes.ids += self.table.ids.tolist()
+                said[candidate][rows] = self._taken(more[candidate], ids[rows])
+        votes.ids += ids.tolist()
         votes.fold += [fold] * count
         votes.kind += kinds.tolist()
         for candidate, outputs in said.items():
             votes.outputs.setdefault(candidate, []).append(outputs)
 
-    def _taken(self, name: str) -> np.ndarray:
-        """Outputs left under a name, a column for each class that this model knows."""
-        found, classes = take_outputs(self.site, name), self._labels().classes_
+    def _taken(self, name: str, ids: np.ndarray) -> np.ndarray:
+        """Outputs left under a name of these rows, a column for each class this model knows."""
+        found, classes = take_outputs(self.site, name, ids), self._labels().classes_
         if not classes or found.classes == list(classes):
             return np.array(found.values, np.float64)
         ordered = np.zeros((len(found.values), len(classes)))
@@ -252,11 +253,11 @@ class BlendWorker(AnsweringWorker):
     @exposed(kind="control")
     def mix(self, parts: list[dict[str, Any]]) -> None:
         """The pool's outputs. parts: of each segment, names of outputs and weights, by member."""
-        found = []
+        found, ids = [], ids_of(self.table, self._rows_used)
         for (_, at, end), part in zip(spans(self._segments), parts, strict=True):
             if at == end:
                 continue
-            outputs = np.stack([self._taken(name) for name in part["names"]])
+            outputs = np.stack([self._taken(name, ids[at:end]) for name in part["names"]])
             found.append(pooled(outputs, np.asarray(part["weights"])))
         shape = (0, len(self._labels().classes_)) if self._labels().classes_ else (0,)
         self._outputs = np.concatenate(found) if found else np.zeros(shape)

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from scipy.sparse import csc_array, csr_array
 
-from fedmend.data.encode import as_numbers
+from fedmend.data.encode import as_numbers, check_same
 from fedmend.data.schema import Column
 from fedmend.data.table import Table
 
@@ -183,7 +183,9 @@ def bin_table(table: Table, most: int, least: int) -> list[ColumnBins]:
 
 
 def codes_of(columns: Sequence[ColumnBins], table: Table) -> np.ndarray:
-    """The bin numbers of a table's rows, int16 [columns, n]."""
+    """The bin numbers of a table's rows, int16 [columns, n]; refuses columns of another type."""
+    for each in columns:
+        check_same(each.column, table)
     found = [each.codes(table.frame[each.column.name]) for each in columns]
     return np.stack(found) if found else np.zeros((0, len(table)), np.int16)
 

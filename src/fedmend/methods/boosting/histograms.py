@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 
 from fedmend.federation.worker import exposed
 from fedmend.secure.channel import SealingWorker
-from fedmend.secure.columns import Columns, hold_columns
+from fedmend.secure.columns import Columns, hold_columns, keep_products
 from fedmend.secure.histogram_product import HALF, BinsSide, Helper, MaskKey, NumbersSide
 from fedmend.secure.inner_product import Mode, ProductSession
 
@@ -108,6 +108,7 @@ class SumsWorker(SealingWorker):
         """For products in a session."""
         numbers = self.numbers_for(other)
         hold_columns(self.site, f"{self.model}:numbers", numbers, LARGEST, abs_sum=LARGEST)
+        keep_products(self.site, f"{self.model}:numbers")
 
     @exposed(kind="control")
     def take_products(self, other: str) -> None:

@@ -83,6 +83,7 @@ from fedmend.split.answers import JUDGED, AnsweringWorker
 from fedmend.split.features import Segments, check_names, own_rows, presence
 from fedmend.split.labels import account_of, row_confidence, warn_of_noise
 from fedmend.split.parts import (
+    ids_of,
     keep_part,
     leave_outputs,
     load_part,
@@ -676,7 +677,8 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
     def leave_outputs(self, name: str) -> None:
         """Keep the outputs at this party, for a model that several have a say in."""
         classes = self._part().labels.classes_
-        leave_outputs(self.site, name, self._rows_used, self._take_outputs(), classes)
+        ids = ids_of(self.table, self._rows_used)
+        leave_outputs(self.site, name, ids, self._take_outputs(), classes)
 
     def _labels(self) -> LabelEncoder:
         return self._part().labels
@@ -1095,6 +1097,7 @@ class SecureBoost(LabelledEstimator):
 
         A partner's columns are named where its policy lets statistics out, else they are numbered.
         """
+        self._require_fit()
         return cast("TreeEnsemble", self.network_).importance()
 
     def _check(self) -> None:

@@ -190,15 +190,15 @@ class FedPSGPUM(Estimator):
         self._check()
         run = f"mended-{secrets.token_hex(6)}"
         sources = self._sources(fed)
-        self.pairs_: dict[tuple[str, str], Completed] = {}
+        pairs: dict[tuple[str, str], Completed] = {}
         for a in sources:
             for b, view in open_rows(fed, a, run).items():
                 with view.workers(GenerateWorker, parties=[b], run=run, a=a) as workers:
                     # B may know all of A's rows from an alignment of the two
                     if view.alignment.unaligned[a]:
-                        self.pairs_[a, b] = self._complete(view, workers[b], a, b, run, progress)
-        self.fed_, self.run_ = fed, run
+                        pairs[a, b] = self._complete(view, workers[b], a, b, run, progress)
         self.federation = merge(fed, run, sources, f"{fed.dataset}-{run}", self.min_skill)
+        self.fed_, self.run_, self.pairs_ = fed, run, pairs
         return self
 
     def _complete(
@@ -215,7 +215,7 @@ class FedPSGPUM(Estimator):
                 "generated instead. Mend: name another model for it (`model`, in a file "
                 "`complete.model`)",
                 FedmendWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         if left := [*done.weak, *done.outcome.failed]:
             self._generate(view, at_b, done, left)
@@ -258,7 +258,7 @@ class FedPSGPUM(Estimator):
                 f"no column of {b!r} is stronger than tau = {tau:.3g}, so all are generated. "
                 "Mend: a smaller tau, or tau='cv'",
                 FedmendWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         weak = [name for name in found.order if name not in strong]
         return Completed(a, b, found, tau, strong, weak, kinds)

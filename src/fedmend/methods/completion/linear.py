@@ -46,7 +46,7 @@ from fedmend.methods.completion.targets import (
     TargetModels,
     TargetWorker,
 )
-from fedmend.secure.columns import Columns
+from fedmend.secure.columns import Columns, keep_products
 from fedmend.secure.fixed_point import MAX_BITS, encode, fitting_bits, standard_bounds
 from fedmend.secure.inner_product import LIMIT_BITS, ProductSession
 from fedmend.secure.keys import uniform
@@ -580,13 +580,18 @@ class LinearTargets(StoreWorker):
         norms = np.linalg.norm(values, axis=1)
         self._scales = np.where(norms > 0, norms, 1.0) / math.sqrt(len(self.rows))
         whole = encode(values / self._scales[:, None], bits)
-        self.keep_columns(key, whole, *standard_bounds(len(self.rows), bits))
+        self._keep_own(key, whole, *standard_bounds(len(self.rows), bits))
 
     def _load_unit(self, key: str, values: np.ndarray, bits: int) -> None:
         norms = np.linalg.norm(values, axis=1)
         self._scales = np.where(norms > 0, norms, 1.0)
         most = (1 << bits) + values.shape[1]
-        self.keep_columns(key, encode(values / self._scales[:, None], bits), most, most**2)
+        self._keep_own(key, encode(values / self._scales[:, None], bits), most, most**2)
+
+    def _keep_own(self, key: str, values: np.ndarray, *bounds: int) -> None:
+        """For products that this party alone learns."""
+        self.keep_columns(key, values, *bounds)
+        keep_products(self.site, f"{self.model}:{key}")
 
     def _loaded_products(self, key: str, bits: int) -> np.ndarray:
         """Products that arrived, with `bits` of both factors and B's own scales taken out."""

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmend.errors import ConfigError, DataError, PartyFailed
+from fedmend.errors import ConfigError, DataError, PartyFailed, Refused
 from fedmend.federation.federation import Federation
 from fedmend.federation.site import Site
 from fedmend.federation.worker import Worker, exposed
@@ -169,7 +169,8 @@ class SelfTrainingWorker(Worker):
 
     @exposed(kind="statistic")
     def weigh(self, careful: bool = False) -> dict[str, dict[str, float]]:
-        """Weigh the families by all rows that were held out so far; tells their mean errors.
+        """Weigh the families by all rows that were held out so far; tells their mean errors, but of
+        columns that were judged by too few rows.
 
         careful: the rows held out are not like those to be predicted, so that of numbers only what
         is clear is followed.
@@ -186,7 +187,8 @@ class SelfTrainingWorker(Worker):
             rows = np.concatenate([each.rows for each in tests])
             truth, goal = target.truth[rows], target.goal[rows]
             train = target.truth[np.setdiff1d(np.flatnonzero(target.labelled), tests[0].rows)]
-            errors[name] = family_errors(truth, outputs, train)
+            if self._may_tell_of(name, len(rows)):
+                errors[name] = family_errors(truth, outputs, train)
             if target.is_class:
                 self._weights[name] = class_weights(goal, outputs)
                 shares = class_shares(train, len(target.classes))
@@ -211,6 +213,16 @@ class SelfTrainingWorker(Worker):
             if not target.is_class and len(outputs) > 1:
                 self._residuals[name] = float(np.sqrt(((stack - truth) ** 2).mean()))
         return errors
+
+    def _may_tell_of(self, name: str, judged: int) -> bool:
+        """Whether errors of a column may rest on the rows that were held out for it."""
+        account, aligned = self.site.rows, self.alignment.aligned
+        held = aligned[np.concatenate([each.rows for each in self._tried[name]])]
+        try:
+            account.admit("the errors of families", self.table, held)
+        except Refused:
+            return False
+        return judged >= account.least
 
     def _stack(self, name: str, outputs: dict[str, np.ndarray]) -> np.ndarray:
         weights = self._weights.get(name) or dict.fromkeys(outputs, 1.0 / len(outputs))

@@ -77,7 +77,14 @@ from fedmend.methods.horizontal.worker import (
 from fedmend.secure.sums import SumSession, SumWorker
 from fedmend.split.config import resolve_device
 from fedmend.split.labels import account_of
-from fedmend.split.parts import MANIFEST, read_file, read_json, write_file, write_json
+from fedmend.split.parts import (
+    MANIFEST,
+    begin_model,
+    read_file,
+    read_json,
+    write_file,
+    write_json,
+)
 from fedmend.split.training import Progress
 
 FRACTION_BITS = 32
@@ -812,7 +819,7 @@ class HorizontalEstimator(Estimator):
         """Weights, encoding and classes in one file; `model.json` comes last and makes it one."""
         self._require_fit()
         clients, folder = self.clients_, Path(path)
-        (folder / MANIFEST).unlink(missing_ok=True)
+        begin_model(folder)
         write_file(folder / MODEL, {"common": clients.common, "weights": clients.averaged})
         write_json(
             folder / MANIFEST,

@@ -22,7 +22,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from copy import copy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -619,7 +618,7 @@ class RISA(SplitEstimator):
 
     def _config(self, rows: int | None = None) -> SplitConfig:
         """The settings; rows: so many have a label, where length and batches go by them."""
-        sized = copy(self)
+        sized = type(self)(**self.get_params())
         if self.epochs is None:
             few = self.members > 1 and rows is not None and rows < FEW_ROWS
             sized.epochs, sized.lr = (EPOCHS_OF_FEW, 2 * self.lr) if few else (EPOCHS, self.lr)

@@ -47,12 +47,19 @@ from fedmend.methods.risa.trust import (
     subsets,
 )
 from fedmend.split.config import Settings, SplitConfig
-from fedmend.split.features import ALIGNED, Features, Segments, is_known
+from fedmend.split.features import ALIGNED, Features, Segments, digest_of, is_known
 from fedmend.split.labels import label_loss, row_confidence, shares_of
 from fedmend.split.models import BottomModel, TopModel
 from fedmend.split.partial import SharesBottom, same_shapes
 from fedmend.split.parts import BottomPart, Part, filled, part_of, weights_of
-from fedmend.split.workers import BottomWorker, SplitWorker, TopPlan, TopWorker, row_numbers
+from fedmend.split.workers import (
+    BottomWorker,
+    SplitWorker,
+    TopPlan,
+    TopWorker,
+    require_outputs_of,
+    row_numbers,
+)
 
 _WITHOUT = "without "
 
@@ -310,6 +317,7 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
 
     def _new_model(self, segments: Segments, settings: Settings, train: bool) -> TopModel:
         part, heads = self._part(), self._part_top()
+        self._judged, self._judged_rows = {}, {}
         has, watch = part.bottom is not None, train and heads.how.selects
         return EvidenceTopModel(
             heads.module,
@@ -500,6 +508,11 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
             self._judged.setdefault(case, []).append(outputs)
             self._judged_rows.setdefault(case, []).append(rows)
 
+    def exchanged(self, method: str, kwargs: Mapping[str, Any], *, coming: bool) -> str:
+        if method == "keep_imputed":
+            return digest_of(np.zeros(0, np.int64))
+        return super().exchanged(method, kwargs, coming=coming)
+
     @exposed(kind="control", takes={"embeddings": "embedding"})
     def keep_imputed(self, embeddings: dict[str, Tensor]) -> None:
         """Keep each party's imputed embedding, so that rows can be judged without asking it."""
@@ -533,6 +546,8 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
     def calibrate(self, rows: np.ndarray) -> dict[str, Any]:
         """Fit how far each source is trusted on the collected outputs of these held-out rows."""
         heads = self._part_top()
+        for asked in self._judged_rows.values():
+            require_outputs_of(self.site.name, rows, asked)
         targets = torch.from_numpy(self._known_of(rows))
         report: dict[str, dict[str, Any]] = {}
         for kind, _ in subsets(heads.names):
@@ -581,12 +596,14 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
     @exposed(kind="statistic")
     def metrics(self, rows: np.ndarray | None = None) -> dict[str, float]:
         """Metrics of the collected rows against their labels; unlabelled rows left out."""
+        self._require_outputs_of(None)
         targets, p, _ = self._against_labels()
         return metrics.classification(targets, p, self._noise)
 
     @exposed(kind="statistic")
     def uncertainty_report(self) -> dict[str, Any]:
         """How much the uncertainty is worth on the collected rows that have a label."""
+        self._require_outputs_of(None)
         targets, p, _ = self._against_labels()
         return describe(p, metrics.expected_error(p), targets, noise=self._noise)
 
@@ -600,10 +617,21 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
 
     def _all_opinions(self) -> tuple[np.ndarray, np.ndarray]:
         """Of all collected rows, kind after kind."""
-        kinds = [kind for kind in self._judged if not kind.startswith(_WITHOUT)]
+        kinds = self._kinds_judged()
         found = [self._opinions(kind) for kind in kinds or [ALIGNED]]  # none of no rows
         p, u = zip(*found, strict=True)
         return np.concatenate(p), np.concatenate(u)
+
+    def _kinds_judged(self) -> list[str]:
+        return [kind for kind in self._judged if not kind.startswith(_WITHOUT)]
+
+    def _rows_judged(self) -> list[np.ndarray]:
+        """The row numbers of `_all_opinions`."""
+        return [rows for kind in self._kinds_judged() for rows in self._judged_rows[kind]]
+
+    def _require_outputs_of(self, rows: np.ndarray | None) -> None:
+        self._asked = self._rows_judged()
+        super()._require_outputs_of(rows)
 
     def _against_labels(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         targets, (p, u) = self._targets(), self._all_opinions()
@@ -616,7 +644,7 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
 
         In the order of the rows' numbers, or in that of this party's table.
         """
-        asked = [rows for each in self._judged_rows.values() for rows in each]
+        asked = self._rows_judged()
         p, u = self._all_opinions()
         self._tell(asked, np.column_stack([p, u]))
         if table_order:
@@ -664,6 +692,8 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         if method == "calibrate":
             return [self._labelled_of(kwargs.get("rows"))]
+        if method == "metrics":  # of all rows at hand, whichever are named
+            return [self._labelled_of(None)]
         return super().rows_asked(method, kwargs)
 
     def _known_of(self, rows: np.ndarray) -> np.ndarray:

@@ -36,7 +36,7 @@ from fedmend.learn.nets import Bottom, initialise, mlp
 from fedmend.methods.network import SplitEstimator
 from fedmend.methods.vertical.local import LocalTrainer, RowViews
 from fedmend.split.config import Settings, SplitConfig
-from fedmend.split.features import Segments
+from fedmend.split.features import Segments, digest_of
 from fedmend.split.imputed import ImputedEmbeddings
 from fedmend.split.models import TopModel, gradient_of
 from fedmend.split.parts import Part
@@ -218,6 +218,11 @@ class HeadWorker(TopWorker):
     """The label party, with a top that trains on embeddings it was sent once."""
 
     soft_targets: ClassVar[bool] = False
+
+    def exchanged(self, method: str, kwargs: Mapping[str, Any], *, coming: bool) -> str:
+        if method == "hold":
+            return digest_of(np.arange(len(self._rows_used)))
+        return super().exchanged(method, kwargs, coming=coming)
 
     @exposed(kind="control", takes={"embeddings": "embedding"})
     def hold(self, embeddings: dict[str, Tensor]) -> None:
