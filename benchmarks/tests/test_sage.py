@@ -65,6 +65,35 @@ def test_every_recipe_has_the_authors_settings() -> None:
         estimator_of("SAGE", "best")
 
 
+def test_a_name_may_say_what_is_set_otherwise() -> None:
+    assert estimator_of("FedMatch l2=0.1 tau=0.5", "paper").get_params()["l2"] == 0.1
+    assert estimator_of("CPG only tau=0.5", "default").get_params()["tau"] == 0.5
+    with pytest.raises(ConfigError, match="no number"):
+        estimator_of("FedMatch l2=much", "default")
+    with pytest.raises(ConfigError, match="there is no 'FedMatsch'.*FedMatch"):
+        run(methods="FedMatsch l2=1", dataset="digits")
+    curve = curve_of("FedMatch l2=0.1", [0.5])
+    assert curve.name == "cifar10-fedmatch-l2-0.1-0.5-0" and row_of(curve)["paper"] == 77.86
+
+
+def test_settings_are_chosen_on_rows_that_nobody_trains_on(tmp_path: Path) -> None:
+    common = {"clients": 3, "labelled": 10, "split": "plain", "seed": 4}
+    whole, cut = (world_of("digits", 0.5, held_out=share, **common) for share in (0.0, 0.25))
+    dealt = np.concatenate([each.unlabelled for each in cut.pools])
+    rows = [tuple(row) for row in whole.pools[0].views.numeric.tolist()]
+    held = {tuple(row) for row in cut.test.numeric.tolist()}
+    assert len(dealt) == len(set(dealt)) and len(dealt) + len(cut.labels) == len(rows)
+    # What is tested are rows that were dealt out before: not the test's, and nobody's now.
+    assert held <= set(rows) and not held & {rows[at] for at in dealt}
+    assert all(set(each.labelled.tolist()) <= set(dealt) for each in cut.pools)
+    options = {"methods": "FedAvg", "dataset": "digits", "rounds": 1, "device": "cpu"}
+    options |= {"settings": "default", "precision": "float32", "folder": str(tmp_path)}
+    run(**options, held_out=0.25)
+    run(**options)
+    names = sorted(each.name for each in tmp_path.glob("*.json"))
+    assert names == ["digits-fedavg-0.5-0.json", "digits-fedavg-held-0.5-0.json"]
+
+
 def test_rows_and_bars() -> None:
     ours = curve_of("SAGE", [0.5, 0.72, 0.81, 0.885], utilisation=0.8)
     rival = curve_of("FixMatch-LPL", [0.5, 0.6, 0.7], utilisation=0.7)

@@ -274,6 +274,13 @@ def test_own_parquet_with_overrides(tmp_path):
         read(path, kinds={"z": "integer"})
 
 
+def test_whole_numbers_that_parquet_has_not_are_named(tmp_path) -> None:
+    large = Table([1, 2], {"x": [1, 2], "count": [2**70, 1]})
+    with pytest.raises(DataError, match="count.*beyond 64 bits.*Mend: use to_csv"):
+        large.to_parquet(tmp_path / "t.parquet")
+    assert not (tmp_path / "t.parquet").exists()
+
+
 def test_bad_parquet(tmp_path):
     path = tmp_path / "t.parquet"
     path.write_bytes(b"")

@@ -55,7 +55,7 @@ def test_a_run_folder_is_whole(workshop):
     assert [(each.title, each.seed) for each in record.methods] == [
         (title, seed) for title in ("VFL", "Local", "LocalVFL") for seed in (0, 1)
     ]
-    assert "The models have not seen 25% of the rows, which were set aside" in record.notes[-1]
+    assert "The models have not seen 25 % of the rows, which were set aside" in record.notes[-1]
     assert all(0 <= each.scores["auc"] <= 1 for each in record.methods)
     assert all(len(each.history) == 2 and each.bytes > 0 for each in record.methods)
     assert sorted(each.name for each in (workshop.run / "model").iterdir()) == [

@@ -47,6 +47,13 @@ def test_signals_are_named_with_who_reads_them() -> None:
     assert all(each in lowers for each in ("label_dp = 2", "embedding = 4", "seal = true"))
 
 
+def test_nobody_is_told_what_he_sent_himself() -> None:
+    back = [crossing("bank", "coordinator", "gradient", 3, sealed_for="telco")]
+    back += [crossing("coordinator", each, "gradient", 3) for each in ("bank", "telco")]
+    assert "gradients of bank to telco." in banner_of(back).left
+    assert "gradients to bank." in banner_of(back[:2]).left
+
+
 def test_switches_that_are_on_are_not_offered() -> None:
     found = banner_of(SPLIT, [("vfl", VFL | {"label_dp": 1.0, "embedding": 4}), ("local", VFL)])
     assert found.grade == "medium"

@@ -117,7 +117,7 @@ def test_every_section_that_has_something(whole_page):
         "telco's columns for bank's rows", "plan <x> nominal 0.60 strong 100 % 0 % 0 % 90 %",
         "72 of 180 labels contradict", "By VFL", "against the labels of clinic.",
         "Held-out rows are judged by corrected labels.",
-        "VFL <1> 0.800 100% 1.0 s", "RISA – 0% 1.0 s no time left",
+        "VFL <1> 0.800 100 % 1.0 s", "RISA – 0 % 1.0 s no time left",
         "Training, 2 times", "2 min 5 s", "How sure, and do unsure rows err more",
         "3 rounds with 3 clients, 2 of them in each.", "Two agree.", "age <y> bank 100.0 %",
     ):  # fmt: skip

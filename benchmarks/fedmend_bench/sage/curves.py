@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from fedmend._files import write_whole
 from fedmend._json import plain, write_json
 from fedmend_bench.harness import Bar
 from fedmend_bench.sage.data import paper_accuracy
+from fedmend_bench.sage.methods import with_settings
 
 __all__ = ["MARKS", "Curve", "add_curves", "bars_of", "read_curves", "row_of"]
 
@@ -38,9 +40,10 @@ class Curve:
     @property
     def name(self) -> str:
         """What its files are called."""
-        method = self.method.lower().replace("+", "-").replace(" ", "-")
+        method = re.sub("[+ =]", "-", self.method.lower())
         warm = f"-warm{self.settings['warmup']}" if self.settings.get("warmup") else ""
-        return f"{self.dataset}-{method}{warm}-{self.alpha:g}-{self.seed}"
+        held = "-held" if self.settings.get("held_out") else ""
+        return f"{self.dataset}-{method}{warm}{held}-{self.alpha:g}-{self.seed}"
 
     @property
     def title(self) -> str:
@@ -124,7 +127,8 @@ def add_curves(file: Path, folder: Path) -> None:
         curve = Curve(**json.loads(story.read_text(encoding="utf-8")))
         run = {"method": curve.method, "alpha": f"{curve.alpha:g}", "seed": str(curve.seed)}
         same = [row for row in rows if all(row[key] == run[key] for key in _RUN)]
-        if curve.settings.get("warmup") or len(curve.rounds) <= len(same):
+        unlike = curve.settings.get("warmup") or curve.settings.get("held_out")
+        if unlike or len(curve.rounds) <= len(same):
             continue
         rows = [row for row in rows if row not in same]
         for entry in curve.rounds:
@@ -154,7 +158,7 @@ def row_of(curve: Curve) -> dict[str, Any]:
         "rounds": len(curve.rounds),
         "last": 100 * accuracies[-1] if accuracies else None,
         "best": 100 * max(accuracies) if accuracies else None,
-        "paper": paper_accuracy(curve.dataset, curve.alpha).get(curve.method),
+        "paper": paper_accuracy(curve.dataset, curve.alpha).get(with_settings(curve.method)[0]),
     }
     row |= {f"mean of {rounds}": _percent(share) for rounds, share in curve.averaged.items()}
     row |= {f"at {number}": _percent(curve.at(number)) for number in STATIONS}

@@ -56,37 +56,47 @@ def world_of(
     seed: int,
     all_labels: bool = False,
     sheets: Sequence[int] = (1, 2, 3, 4, 5),
+    held_out: float = 0.0,
 ) -> World:
     """A data set dealt out to clients. all_labels: every row keeps its label (FedAvg-SL).
 
-    sheets: the parts of CIFAR-10's training images, 10,000 each.
+    sheets: the parts of CIFAR-10's training images, 10,000 each. held_out: a share of the training
+    rows, which no client gets and which are tested on instead of the test rows.
     """
     if dataset not in DATASETS:
         raise ConfigError(
             f"dataset = {dataset!r} is not one of {', '.join(DATASETS)}. Mend: choose one"
         )
-    if dataset == "digits":
-        return _digits(alpha, clients, labelled, split, seed, all_labels)
-    pictures = _pictures(dataset, tuple(sheets))
-    pools = _pools(pictures.views, pictures.y, alpha, clients, labelled, split, seed, all_labels)
-    channels = pictures.views.images.shape[1]
-    net = NetSpec(kind="resnet8", classes=int(pictures.y.max()) + 1, channels=channels)
-    return World(pools, net, pictures.test, pictures.test_y, pictures.published)
+    source = _digits(seed) if dataset == "digits" else _pictures(dataset, tuple(sheets))
+    views, y = source.views, source.y
+    order = np.random.default_rng([seed, 13]).permutation(len(y))
+    out, kept = np.split(order, [round(held_out * len(y))])
+    pools = _pools(views, y, np.sort(kept), alpha, clients, labelled, split, seed, all_labels)
+    classes = int(y.max()) + 1
+    if isinstance(views, TableViews):
+        net = NetSpec("mlp", classes=classes, numeric=views.numeric.shape[1], hidden=(64,))
+        held: ImageViews | TableViews = TableViews(views.numeric[out])
+    else:
+        net = NetSpec("resnet8", classes=classes, channels=views.images.shape[1])
+        held = ImageViews(views.images[out], views.mean, views.std)
+    if len(out):
+        return World(pools, net, held, y[out])
+    return World(pools, net, source.test, source.test_y, source.published)
 
 
 @dataclass(frozen=True)
-class _Pictures:
-    """Images to be dealt out, and those of the test."""
+class _Source:
+    """Rows to be dealt out, and those of the test."""
 
-    views: ImageViews
+    views: ImageViews | TableViews
     y: np.ndarray
-    test: ImageViews
+    test: ImageViews | TableViews
     test_y: np.ndarray
-    published: ImageViews | None
+    published: ImageViews | None = None
 
 
 @lru_cache(maxsize=1)
-def _pictures(dataset: str, sheets: tuple[int, ...]) -> _Pictures:
+def _pictures(dataset: str, sheets: tuple[int, ...]) -> _Source:
     """A data set of images; the one used last is kept, for the next run of a plan."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -100,7 +110,7 @@ def _pictures(dataset: str, sheets: tuple[int, ...]) -> _Pictures:
     classes, y = np.unique(table.y.to_numpy(), return_inverse=True)
     images = torch.from_numpy(next(iter(table.blocks.values())))
     tested = torch.from_numpy(next(iter(test.blocks.values())))
-    return _Pictures(
+    return _Source(
         ImageViews(images, mean, std, flip=dataset == "cifar10"),
         y,
         ImageViews(tested, mean, std),
@@ -109,9 +119,7 @@ def _pictures(dataset: str, sheets: tuple[int, ...]) -> _Pictures:
     )
 
 
-def _digits(
-    alpha: float, clients: int, labelled: float | int, split: str, seed: int, all_labels: bool
-) -> World:
+def _digits(seed: int) -> _Source:
     """scikit-learn's 8 × 8 digits as a table of 64 columns: seconds on a laptop."""
     table = datasets.load("digits")
     names = table.feature_names
@@ -121,15 +129,14 @@ def _digits(
     test, train = order[:450], order[450:]
     spread = values[train].std(0)
     values = (values - values[train].mean(0)) / np.where(spread > 0, spread, 1.0)
-    views = TableViews(torch.from_numpy(values[train]))
-    pools = _pools(views, y[train], alpha, clients, labelled, split, seed, all_labels)
-    net = NetSpec("mlp", classes=10, numeric=len(names), hidden=(64,))
-    return World(pools, net, TableViews(torch.from_numpy(values[test])), y[test])
+    views, tested = (TableViews(torch.from_numpy(values[rows])) for rows in (train, test))
+    return _Source(views, y[train], tested, y[test])
 
 
 def _pools(
     views: ImageViews | TableViews,
     y: np.ndarray,
+    kept: np.ndarray,
     alpha: float,
     clients: int,
     labelled: float | int,
@@ -137,15 +144,15 @@ def _pools(
     seed: int,
     all_labels: bool,
 ) -> list[Pool]:
-    """The clients' rows of one views object that all of them share."""
-    dealt = client_rows(y, clients, alpha, labelled=labelled, style=split, seed=seed)
+    """The clients' rows of one views object that all of them share, out of those that are kept."""
+    dealt = client_rows(y[kept], clients, alpha, labelled=labelled, style=split, seed=seed)
     labels = y.astype(np.int64)
     return [
         Pool(
             views,
             labels,
-            labelled=part.all if all_labels else part.labelled,
-            unlabelled=part.all,
+            labelled=kept[part.all if all_labels else part.labelled],
+            unlabelled=kept[part.all],
             truth=labels,
             name=name,
         )

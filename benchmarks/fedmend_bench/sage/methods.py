@@ -26,7 +26,7 @@ from fedmend.methods.horizontal.local_methods import LocalMethod, PseudoMethod
 from fedmend.methods.horizontal.rules import SageRule
 from fedmend.methods.horizontal.sage import SAGE
 
-__all__ = ["METHODS", "SETTINGS", "estimator_of"]
+__all__ = ["METHODS", "SETTINGS", "estimator_of", "with_settings"]
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,29 @@ SETTINGS = ("paper", "default")
 
 
 def estimator_of(name: str, settings: str, **changes: Any) -> HorizontalEstimator:
-    """A method with the authors' settings, or with the estimators' own defaults."""
+    """A method with the authors' settings, or with the estimators' own defaults.
+
+    name: may say what is set otherwise, as in ``FedMatch l2=0.1``.
+    """
     if settings not in SETTINGS:
         raise ConfigError(f"settings must be one of {', '.join(SETTINGS)}, got {settings!r}")
-    cls, own = METHODS[name]
-    return (cls.paper if settings == "paper" else cls)(**own, **changes)
+    method, set_otherwise = with_settings(name)
+    cls, own = METHODS[method]
+    return (cls.paper if settings == "paper" else cls)(**own, **set_otherwise, **changes)
+
+
+def with_settings(name: str) -> tuple[str, dict[str, Any]]:
+    """The method that a name begins with, and what the name says of its settings.
+
+    >>> with_settings("CPG only"), with_settings("FedMatch tau=0.5 l2=0.1")
+    (('CPG only', {}), ('FedMatch', {'tau': 0.5, 'l2': 0.1}))
+    """
+    words = name.split()
+    method = " ".join(word for word in words if "=" not in word)
+    given = (word.split("=", 1) for word in words if "=" in word)
+    try:
+        return method, {key: float(value) for key, value in given}
+    except ValueError as error:
+        raise ConfigError(
+            f"{name!r} has a setting that is no number. Mend: as in 'FedMatch l2=0.1'"
+        ) from error

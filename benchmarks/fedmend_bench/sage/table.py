@@ -28,10 +28,10 @@ from fedmend.methods.horizontal.rounds import RoundAverage
 from fedmend.split.parts import read_file, write_file
 from fedmend_bench.datasets import DatasetAbsent
 from fedmend_bench.harness import BenchResult, device_name
-from fedmend_bench.options import chosen
+from fedmend_bench.options import chosen, listed
 from fedmend_bench.sage.curves import Curve, bars_of, row_of
 from fedmend_bench.sage.data import TENTH, World, world_of
-from fedmend_bench.sage.methods import METHODS, estimator_of
+from fedmend_bench.sage.methods import METHODS, estimator_of, with_settings
 from fedmend_bench.sage.plan import Unit, read_plan
 from fedmend_bench.sage.simulator import Simulator, simulator_of
 
@@ -62,6 +62,7 @@ class Setting:
     averages: Sequence[int]
     clock: Clock
     folder: Path | None
+    held_out: float = 0.0
 
     def labels(self, dataset: str) -> float | int:
         """Labels of a class; a tenth of them all where nothing else is said."""
@@ -77,6 +78,7 @@ class Setting:
             seed=unit.seed,
             all_labels=unit.method == "FedAvg-SL",
             sheets=self.sheets,
+            held_out=self.held_out,
         )
 
     def curve(self, unit: Unit) -> Curve:
@@ -85,8 +87,10 @@ class Setting:
             "split": self.split,
             "labelled": self.labels(unit.dataset),
         }
-        if self.warmup and METHODS[unit.method][0] is not FedAvg:
+        if self.warmup and METHODS[with_settings(unit.method)[0]][0] is not FedAvg:
             facts["warmup"] = self.warmup
+        if self.held_out:
+            facts["held_out"] = self.held_out
         return Curve(unit.method, unit.dataset, unit.alpha, unit.seed, facts)
 
 
@@ -110,9 +114,14 @@ def run(
     sheets: Sequence[int] = (1, 2, 3, 4, 5),
     warmup: int = 0,
     average_rounds: int | Sequence[int] = 5,
+    held_out: float = 0.0,
     seed: int | Sequence[int] = 0,
 ) -> BenchResult:
-    """Train each method at each alpha, or what a plan lists; docs/sage.md has the options."""
+    """Train each method at each alpha, or what a plan lists; docs/sage.md has the options.
+
+    held_out: to choose settings: a share of the training rows, which no client gets, is what
+    accuracies are of, and no test row is looked at.
+    """
     if quick:
         dataset, rounds, clients, per_round, labelled = "digits", min(rounds, 6), 5, 5, 10
         device, precision, settings, split = "cpu", "float32", "default", "plain"
@@ -123,7 +132,9 @@ def run(
     if plan is not None:
         units = read_plan(plan)
     else:
-        names = chosen("methods", methods or ("FixMatch-LPL,SAGE" if quick else "SAGE"), METHODS)
+        names = listed(methods or ("FixMatch-LPL,SAGE" if quick else "SAGE"))
+        known = chosen("methods", [with_settings(name)[0] for name in names], METHODS)
+        names = known if len(known) != len(names) else names
         alphas = [float(each) for each in (alpha if isinstance(alpha, Sequence) else [alpha])]
         seeds = list(seed) if isinstance(seed, Sequence) else [seed]
         units = [
@@ -133,7 +144,7 @@ def run(
     here = None if folder is None else Path(folder)
     clock = Clock(until)
     with stop_kindly(clock):
-        setting = Setting(*common, averages, clock, here)
+        setting = Setting(*common, averages, clock, here, held_out)
         runs = list(_runs(units, setting, forgiving=plan is not None))
     # A plan may come back to a run for more rounds.
     longest: dict[str, Curve] = {}

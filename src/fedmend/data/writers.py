@@ -96,7 +96,15 @@ def write_parquet(table: Table, path: str | Path, id: str) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    arrow = pa.Table.from_pandas(_with_ids(table, id), preserve_index=False)
+    frame = _with_ids(table, id)
+    try:
+        arrow = pa.Table.from_pandas(frame, preserve_index=False)
+    except OverflowError:
+        raise DataError(
+            "Parquet has no whole numbers beyond 64 bits",
+            column=next(name for name in frame if any(map(_beyond_64_bits, frame[name]))),
+            mend="use to_csv, or make the column text or floats",
+        ) from None
     for name, values in table.blocks.items():
         size = int(np.prod(values.shape[1:]))
         flat = pa.array(np.ascontiguousarray(values).reshape(-1))
@@ -105,6 +113,10 @@ def write_parquet(table: Table, path: str | Path, id: str) -> None:
     metadata = dict(arrow.schema.metadata or {}) | {METADATA_KEY: json.dumps(notes).encode()}
     with _atomic(path) as unfinished:
         pq.write_table(arrow.replace_schema_metadata(metadata), unfinished, compression="zstd")
+
+
+def _beyond_64_bits(cell: Any) -> bool:
+    return isinstance(cell, int) and not -(2**63) <= cell < 2**64
 
 
 def _with_ids(table: Table, id: str) -> pd.DataFrame:

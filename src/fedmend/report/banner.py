@@ -71,8 +71,10 @@ class _Left:
     @property
     def words(self) -> str:
         """``gradients of bank to telco and the coordinator``"""
-        whose = f" of {listed(sorted(self.senders))}" if self.senders else ""
-        readers = sorted(self.readers, key=lambda each: (each == COORDINATOR, each))
+        # Nobody learns from what he sent himself and gets back by way of the coordinator.
+        others = self.readers - self.senders if len(self.senders) == 1 else self.readers
+        whose = f" of {listed(sorted(self.senders))}" if self.senders and others else ""
+        readers = sorted(others or self.readers, key=lambda each: (each == COORDINATOR, each))
         return f"{self.noun}{whose} to {listed([name_of(each, start=False) for each in readers])}"
 
 

@@ -338,7 +338,7 @@ def _choice(run: _Run) -> _Shown:
             told = each["scores"].get(kind)
             total = sum(float(other["weights"][kind]) for other in choice["candidates"])
             line.append(f"{told['score']:.3f}" if told else UNTOLD)
-            line.append(f"{each['weights'][kind] / total:.0%}" if total else UNTOLD)
+            line.append(f"{100 * each['weights'][kind] / total:.0f} %" if total else UNTOLD)
         table.append([*line, f"{each['seconds']:.1f} s", str(each["skipped"])])
     return {"why": choice["why"], "lines": table, "picture": _drawn(plots.choice(choice))}
 

@@ -170,9 +170,10 @@ class RunRecord:
             found.append(said)
         if self.set_aside and self.methods:
             found.append(
-                f"The models have not seen {self.set_aside:.0%} of the rows, which were set aside "
-                "for tests. Mend, for models of all rows: a test table at every party (test), or, "
-                'once the scores are known, run.leave_out = ["evaluate"] and another folder'
+                f"The models have not seen {100 * self.set_aside:.0f} % of the rows, which were "
+                "set aside for tests. Mend, for models of all rows: a test table at every party "
+                '(test), or, once the scores are known, run.leave_out = ["evaluate"] and another '
+                "folder"
             )
         return found
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmend._parameters import Rules, one_of, parameters
+from fedmend._parameters import Rules, at_least, one_of, parameters
 from fedmend.methods.horizontal.estimator import HorizontalEstimator, declare_rounds
 from fedmend.methods.horizontal.local_methods import (
     DureMethod,
@@ -178,18 +178,22 @@ def even_mixture(
 class FedMatch(HorizontalEstimator):
     """Weights in two parts, for labelled and unlabelled rows, and helpers' agreement.
 
-    (Jeong et al., 2021.) Every party of a round gets the weights of two other parties.
+    (Jeong et al., 2021.) Every party of a round gets the weights of two other parties. l2: how
+    hard the weights for unlabelled rows are pulled to the others.
     """
 
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {**HorizontalEstimator.PRESETS["paper"], "lr": 0.01}
+        "paper": {**HorizontalEstimator.PRESETS["paper"], "lr": 0.01, "l2": 10.0}
     }
 
     tau: float = 0.75
     lr: float = 0.01
+    l2: float = 10.0
+
+    _rules: ClassVar[Rules] = {"l2": at_least(0)}
 
     def _method(self) -> LocalMethod:
-        return MatchMethod(self.tau)
+        return MatchMethod(self.tau, l2=self.l2)
 
     def _server(self) -> Server:
         return MatchServer()
@@ -243,10 +247,21 @@ class MatchServer(Server):
 
 @parameters
 class FedLoKe(HorizontalEstimator):
-    """Local knowledge: a second model stays at each party and teaches (Zhang et al., 2023)."""
+    """Local knowledge: a second model stays at each party and teaches (Zhang et al., 2023).
+
+    keep: what that model keeps of itself when it moves towards the common one, every round.
+    """
+
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {**HorizontalEstimator.PRESETS["paper"], "keep": 0.95}
+    }
+
+    keep: float = 0.95
+
+    _rules: ClassVar[Rules] = {"keep": ("between 0 and 1", lambda value: 0 <= value <= 1)}
 
     def _method(self) -> LocalMethod:
-        return LoKeMethod()
+        return LoKeMethod(keep=self.keep)
 
 
 @parameters
