@@ -25,7 +25,7 @@ from fedmend_bench.inc import pages as inc
 from fedmend_bench.markdown import Tables
 from fedmend_bench.risa import pages as risa
 from fedmend_bench.sage import pages as sage
-from fedmend_bench.sage.curves import add_curves
+from fedmend_bench.sage.curves import add_curves, add_searched
 from fedmend_bench.tabular import pages as tabular
 from fedmend_bench.tabular import table as trees
 
@@ -47,11 +47,12 @@ def run(
     """Write the tables of all pages; a row each, and whether it is as it was.
 
     results: the folder of pages and files. curves: a folder of `fedmend bench sage`, whose curves
-    are taken into the file of CIFAR-10's rounds first.
+    are taken into the files of CIFAR-10's rounds and of runs on digits first.
     """
     folder = RESULTS if results is None else Path(results)
     if curves is not None:
         add_curves(folder / sage.CIFAR, Path(curves))
+        add_searched(folder / sage.SEARCHED, Path(curves))
     rows = []
     summary = folder.parents[1] / "docs" / "benchmarks.md"
     for page in [*sorted(folder.glob("*.md")), *([summary] if summary.is_file() else [])]:

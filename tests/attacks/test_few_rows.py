@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmend.data.table import Table
+from fedmend.deploy.party_file import install_workers
 from fedmend.errors import FedmendError, Refused
 from fedmend.federation import Alignment, Policy, Site
 from fedmend.split.config import Settings, SplitConfig
@@ -182,6 +183,32 @@ def test_categories_of_few_rows_stay_with_their_owner():
     schema = client.columns()["schema"]
     assert "Hell" not in str(schema) and "Wien" not in str(schema)
     assert client.moments(schema=schema)["rare"] == [[0.0, 0.0, 0.0]]
+
+
+def test_trees_of_few_rows_that_count():
+    """Any column of the label party can be named for weights; how many are above 0 was told."""
+    frame = table().frame.assign(
+        sick=np.arange(ROWS) // (ROWS - 3) * 1.0, paid=np.arange(ROWS) // 60 * 1.0
+    )
+    site = Site("bank", {"train": Table(np.arange(ROWS), frame, label="default")})
+    site.alignments["train"] = Alignment(np.arange(50), np.arange(50, ROWS))
+    install_workers()
+    settings = {"task": "auto", "bins": 8, "own": True}
+    growth = {"depth": 2, "learning_rate": 0.1, "l2": 1.0, "min_leaf": 0}
+    how = {"trees": 1, "validation": 0.0, "patience": 1, "disclose": None, "search": 1, "seed": 0}
+
+    def begin(column: str | None, segments: Any) -> Any:
+        trees = AtSite(site).worker("ActiveTrees", model="trees")
+        trees.create(settings=settings | {"weight_column": column}, layouts={})
+        return trees.begin(segments=segments, growth=growth, settings=how, least=1, met={})
+
+    everybody = [["aligned", 50], ["bank", ROWS - 50]]
+    with pytest.raises(Refused, match=r"'bank'.*fewer than 10 of its rows.*Mend"):
+        begin("sick", everybody)
+    with pytest.raises(Refused, match="fewer than 10 of its rows"):
+        begin(None, [["telco", 300]])  # rows of others stood for the last one here
+    for column, segments in (("paid", everybody), ("paid", everybody[:1]), (None, everybody)):
+        assert begin(column, segments) is None, "who subtracts two numbers has a small one"
 
 
 def asked(at: Reached, worker: str, scope: str) -> Any:

@@ -9,6 +9,7 @@ Measured: labels told, of all that were asked for.
 from __future__ import annotations
 
 import contextlib
+import itertools
 
 import numpy as np
 import pandas as pd
@@ -98,6 +99,125 @@ def test_which_rows_are_held_out_does_not_tell_their_classes(fed):
         doubled += len(held) > 0
         of_one_class += len(held) > 4 and len(set(labels[held])) == 1
     assert doubled and not of_one_class
+
+
+def test_which_rows_of_a_cut_table_are_held_out_does_not_tell_their_classes(fed):
+    """The same with tables that hold no other rows: all of their labelled ones are named."""
+    site = fed.engine.sites["bank"]
+    labels = site.tables["train"].y.to_numpy()[site.alignments["train"].aligned]
+    network = fm.Local(epochs=1).fit(fed).network_
+    below = attached(fed, network, train=True).hold_out(np.arange(ROWS), 0.2)
+    rng, of_one_class, doubled = np.random.default_rng(1), 0, 0
+    with fed.workers(FoldWorker, parties=["bank"]) as folds, contextlib.suppress(Refused):
+        for number in range(20):
+            out = rng.choice(below, len(below) - int(rng.integers(10, 20)), replace=False)
+            folds["bank"].split(f"cut-{number}", "rest", out, 0, {})
+            kept, cut = np.setdiff1d(np.arange(ROWS), out), fed.on(f"cut-{number}")
+            with cut.workers(TopWorker, parties=["bank"], model=network.model) as tops:
+                tops["bank"].attach([["aligned", len(kept)]], network.config.to_wire(), True)
+                held = np.setdiff1d(kept[tops["bank"].hold_out(np.arange(len(kept)), 0.2)], below)
+            doubled += len(held) > 0
+            of_one_class += len(held) > 4 and len(set(labels[held])) == 1
+    assert doubled and not of_one_class
+
+
+def test_a_cut_table_is_known_whatever_it_is_called(fed):
+    """By the name of the whole one, with rows beside that somebody made, or with other labels."""
+    site = fed.engine.sites["bank"]
+    whole = site.tables["train"]
+    made = whole.take(np.arange(20))
+    made = Table(np.arange(20) + ROWS, made.frame, label="y")
+    with fed.workers(FoldWorker, parties=["bank"]) as folds:
+        folds["bank"].split("train", "rest", np.arange(30), 0, {})
+    cut = site.tables["train"]
+    assert len(cut) == ROWS - 30
+    joined = [
+        Table(np.r_[each.ids, made.ids], pd.concat([each.frame, made.frame]), label="y")
+        for each in (whole, cut)
+    ]
+    known = (whole, joined[0], made, cut, joined[1], cut.with_columns({"y": cut.y[::-1]}))
+    assert [site.rows.is_cut(each) for each in known] == [False] * 3 + [True] * 3
+
+
+class Ranks:
+    """A coordinator that has the label party deal its own rows into folds, and learns the folds.
+
+    Whoever is held out of some rows are those of the first fold among them.
+    """
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(0)
+        x, shared, own = rng.normal(size=(ROWS, 2)), 60, ROWS - 60
+        y = np.where(x[:, 0] > 0, "yes", "no")
+        bank = Table(np.arange(ROWS), pd.DataFrame(x, columns=["a", "b"]).assign(y=y), label="y")
+        telco = Table(np.arange(shared), pd.DataFrame({"c": rng.normal(size=shared)}))
+        self.fed = fm.Federation(
+            fm.Party("bank", bank), fm.Party("telco", telco), reproducible=False
+        )
+        fm.align(self.fed)
+        site = self.fed.engine.sites["bank"]
+        site.secret = b"the bank's own, of which a test must know what follows"
+        self.folds = self.fed.workers(FoldWorker, parties=["bank"])["bank"]
+        network = fm.Local(epochs=1).fit(self.fed).network_
+        self.top = self.fed.workers(TopWorker, parties=["bank"], model=network.model)["bank"]
+        segments = [["aligned", shared], ["bank", own]]
+        self.top.attach(segments, network.config.to_wire(), True)
+        self.own = np.arange(shared, ROWS)
+        self.labels = y[site.alignments["train"].unaligned] == "yes"
+
+    def number(self, folds: int) -> None:
+        self.folds.number(np.zeros(0, np.int64), folds, True, [], 0)
+
+    def learnt(self) -> np.ndarray:
+        """The fold of each own row."""
+        left, found, fold = self.own, np.full(len(self.own), -1), 0
+        while len(left):
+            first = self.top.hold_out(left, 0.2)
+            first = first if len(first) else left
+            found[first - self.own[0]] = fold
+            left, fold = np.setdiff1d(left, first), fold + 1
+        return found
+
+    def right(self, said: np.ndarray) -> float:
+        """The share of labels told, by what is said of some rows; which class is which is known."""
+        known = said >= 0
+        return max((said[known] == self.labels[known]).mean(), (said != self.labels)[known].mean())
+
+
+@pytest.mark.parametrize("folds", [(12, 11), (70, 69)])
+def test_the_folds_of_two_numbers_do_not_tell_the_class_of_a_row(folds):
+    """Rows are dealt class after class: the remainders of a row's place tell the place."""
+    ranks, rests = Ranks(), []
+    for each in folds:
+        ranks.number(each)
+        rests.append(ranks.learnt())
+    places = np.arange(len(ranks.own))
+    table = {(place % folds[0], place % folds[1]): place for place in places}
+    place = np.array([table.get(each, -1) for each in zip(*rests, strict=True)])
+    share = ranks.labels.mean()
+    said = np.where(place < 0, -1, place >= round((1 - share) * len(place)))
+    by_yes = np.where(place < 0, -1, place < round(share * len(place)))
+    assert max(ranks.right(said), ranks.right(by_yes)) < 0.8
+
+
+def test_the_order_of_those_held_out_does_not_tell_what_folds_are_made_of():
+    """Ever larger shares tell the order of ids' numbers, in which rows of a class got folds."""
+    ranks = Ranks()
+    began: dict[int, float] = {}
+    for share in np.linspace(0.1, 0.33, 300):
+        for row in ranks.top.hold_out(ranks.own, share).tolist():
+            began.setdefault(row, share)
+    ranks.number(14)
+    folds, found = ranks.learnt(), []
+    order = [row - ranks.own[0] for row in sorted(began, key=began.__getitem__)][14:]
+    for start in itertools.combinations(range(14), 2):  # at the first that are told apart
+        said, following = np.full(len(folds), -1), list(start)
+        for row in order:
+            if folds[row] in following:
+                said[row] = following.index(folds[row])
+                following[said[row]] = (folds[row] + 1) % 14
+        found.append((said >= 0).sum())
+    assert len(order) > 20 and max(found) < 0.6 * len(order), "no two classes take turns in it"
 
 
 def test_outputs_left_for_a_blend_are_of_its_rows(fed):

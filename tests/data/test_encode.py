@@ -454,8 +454,6 @@ def test_regression_is_standardised_and_comes_back():
     np.testing.assert_allclose(np.nanstd(found), 1, atol=1e-6)
     np.testing.assert_allclose(encoder.inverse(found), series, rtol=1e-6)
     assert encoder.inverse(found).dtype == np.float64
-    constant, series = fit_labels([2.5, 2.5, 2.5], task="regression")
-    assert constant.scale_ == 1 and constant.transform(series).tolist() == [0, 0, 0]
 
 
 def test_what_is_told_of_numbers_lies_within_means_of_the_least_rows():
@@ -499,6 +497,9 @@ def test_types_come_back():
     [
         (["no", "no", None], {}, r"one class only.*seen: 'no'"),
         ([1, 1, 1, 1], {}, r"one class only.*seen: 1"),
+        ([2.5, 2.5, None, 2.5], {"task": "regression"}, r"one value only.*seen: 2\.5"),
+        ([0.1] * 7, {"task": "regression"}, r"one value only.*seen: 0\.1"),
+        ([0, 0, 0], {"task": "count"}, r"one value only.*seen: 0"),
         ([None, None], {}, "all 2 labels are missing"),
         (["a", "b", "c"], {"task": "binary"}, "3 classes"),
         (["a", "b"], {"task": "regression"}, "cannot be a regression target"),

@@ -1,11 +1,14 @@
 """VF-GAIN over two parties: against a twin in one piece, and what crosses."""
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.base import clone
 
 from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted, Refused
@@ -346,6 +349,19 @@ def test_both_parts_are_saved_and_loaded(fitted, tmp_path):
     (folder / "b" / "generator.fmw").unlink()
     with pytest.raises(DataError, match="party 'b'.*generator.fmw"):
         VFGAIN.load(folder, again)
+
+
+def test_it_says_how_it_is_kept_in_place_of_a_pickle(fitted, gappy):
+    """As estimators do; there is no other word for it than one about a lock of the federation."""
+    fed, model = fitted
+    for keep in (pickle.dumps, copy.deepcopy, copy.copy):
+        with pytest.raises(ConfigError, match=r"save\(folder\), and VFGAIN.load\(folder, fed\)"):
+            keep(model)
+    assert clone(model).get_params() == model.get_params()
+    alone = clone(model).set_params(steps=2).fit(fed, a="a", b="b").fit(gappy)
+    assert not hasattr(alone, "fed_")
+    again = copy.deepcopy(alone)
+    assert again.impute(gappy, seed=1).equals(alone.impute(gappy, seed=1))
 
 
 def test_bad_input_is_named():

@@ -173,6 +173,28 @@ def test_a_session_can_predict_and_nothing_else():
     for method in ("create", "step", "save", "fill_embedding", "take_top"):
         with pytest.raises(Refused):
             bound.admit_call("telco", "BottomWorker", method)
+    for worker in ("AlignmentKeeper", "OverviewWorker", "DigestWorker", "LedgerHeadWorker"):
+        with pytest.raises(Refused):
+            bound.admit_worker("telco", worker)
+    assert {"PairWorker", "StarWorker", "RosterWorker", "ServeWorker"} <= set(bound.calls)
+
+
+def test_a_session_holds_the_part_that_it_was_opened_for(world):
+    """Other models of the run, and of the label party, lie beside it, and may have been revoked."""
+    with PartnerServer(world.folder / "telco", "127.0.0.1:0") as server:
+        hello = Hello("serve-bank-run-vfl", "run/vfl", ("vfl", "risa", "boosting", "serve"), 0, 0.0)
+        site = server._site("bank", hello)
+        for worker, method in (
+            ("EvidenceBottomWorker", "risa"),
+            ("PassiveTrees", "secureboost"),
+            ("BottomWorker", "localvfl"),
+        ):
+            asked = site.start(worker, "serve@bank+telco", {"model": method})
+            for path in (method, f"/somewhere/run/model/{method}"):
+                with pytest.raises(Refused, match="'telco'.*another model.*Mend"):
+                    site.call(asked, "load", {"path": path})
+        bottom = site.start("BottomWorker", "serve@bank+telco", {"model": "vfl"})
+        site.call(bottom, "load", {"path": "/somewhere/run/model/vfl"})
 
 
 def test_columns_are_those_of_people_who_are_asked_about_and_of_nobody_else(world):

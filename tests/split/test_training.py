@@ -302,6 +302,7 @@ def test_rows_without_a_label_are_left_out_of_training(make_fed, make_frame):
     ("classes", "aligned", "message"),
     [
         (["no"] * 240, 240, r"party 'bank', column 'y'.*one class.*'no'"),
+        ([2.5] * 239 + [None], 240, r"party 'bank', column 'y'.*one value only.*2\.5.*Mend"),
         (["no", "yes", *[None] * 238], 1, "rows to train on"),
     ],
 )

@@ -17,7 +17,7 @@ from fedmend_bench.harness import Bar
 from fedmend_bench.sage.data import paper_accuracy
 from fedmend_bench.sage.methods import with_settings
 
-__all__ = ["MARKS", "Curve", "add_curves", "bars_of", "read_curves", "row_of"]
+__all__ = ["MARKS", "Curve", "add_curves", "add_searched", "bars_of", "read_curves", "row_of"]
 
 MARKS = (0.70, 0.80, 0.85)
 # Rounds at which runs of other lengths are compared: those of the short runs and of the middle.
@@ -101,6 +101,10 @@ class Curve:
 _RUN = ("method", "alpha", "seed")
 _SHARES = ("accuracy", "accuracy_published", "utilisation", "pseudo_accuracy", "confidence_gap")
 _AVERAGED = "accuracy_averaged_5"
+_SEARCHED = ("method", "alpha", "rounds", "seed", "held_out")
+_TOLD = ("accuracy", "pseudo_accuracy", "utilisation")
+# Rounds whose mean stands for a short run: one of them is a matter of chance.
+LATE = 5
 
 
 def read_curves(file: Path) -> list[Curve]:
@@ -138,6 +142,24 @@ def add_curves(file: Path, folder: Path) -> None:
             spent = {"round": str(entry["round"]), "seconds": f"{entry['seconds']:.2f}"}
             rows.append(run | told | spent)
     text = [",".join(columns), *(",".join(row.get(key, "") for key in columns) for row in rows)]
+    write_whole(file, "\n".join(text) + "\n")
+
+
+def add_searched(file: Path, folder: Path) -> None:
+    """Take runs on digits into a file with a line each, in place of the same run."""
+    stories = sorted(folder.glob("digits-*.json"))
+    if not stories:
+        return
+    with file.open(encoding="utf-8", newline="") as lines:
+        kept = {tuple(line[key] for key in _SEARCHED): line for line in csv.DictReader(lines)}
+    for story in stories:
+        curve = Curve(**json.loads(story.read_text(encoding="utf-8")))
+        held_out = curve.settings.get("held_out", 0.0)
+        of = (curve.method, f"{curve.alpha:g}", str(len(curve.rounds)), str(curve.seed))
+        told = (curve.late(key, rounds=LATE) for key in _TOLD)
+        values = (*of, f"{held_out:g}", *("" if each is None else f"{each:.4f}" for each in told))
+        kept[values[: len(_SEARCHED)]] = dict(zip(_SEARCHED + _TOLD, values, strict=True))
+    text = [",".join(_SEARCHED + _TOLD), *(",".join(kept[run].values()) for run in sorted(kept))]
     write_whole(file, "\n".join(text) + "\n")
 
 

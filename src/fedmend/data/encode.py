@@ -701,6 +701,13 @@ class LabelEncoder:
                 value=python_scalar(values.min()),
                 mend='task = "regression", or correct the label',
             )
+        if values.min() == values.max():
+            raise DataError(
+                "the label has one value only, so there is nothing to learn",
+                column=column.name,
+                value=python_scalar(values[0]),
+                mend="add rows of other values, or check how the file was read and filtered",
+            )
         self.mean_ = float(values.mean())
         scale = float(values.std())
         self.scale_ = scale if np.isfinite(scale) and scale > 0 else 1.0

@@ -102,7 +102,7 @@ def write_parquet(table: Table, path: str | Path, id: str) -> None:
     except OverflowError:
         raise DataError(
             "Parquet has no whole numbers beyond 64 bits",
-            column=next(name for name in frame if any(map(_beyond_64_bits, frame[name]))),
+            column=str(next(name for name in frame if any(map(_beyond_64_bits, frame[name])))),
             mend="use to_csv, or make the column text or floats",
         ) from None
     for name, values in table.blocks.items():

@@ -88,7 +88,7 @@ class RowAccount:
         self.least = least
         self.run = run
         self.file = file
-        self._given = {id(table) for table in given}
+        self._given = {id(table): table for table in given}
         self._ids: dict[str, int] = {}
         self._spans: dict[str, _Span] = {}
         self._asked: set[tuple[str, int, bytes]] = set()
@@ -136,6 +136,23 @@ class RowAccount:
                     return False
             return True
 
+    def require(self, call: str, table: Table, rows: np.ndarray, weights: np.ndarray) -> None:
+        """Raise `TooFewRows` where few of these rows have nearly all the weight in an answer.
+
+        Of what is told in one sum with other answers only, so that nothing is entered.
+        """
+        with self._lock:
+            numbers = self._numbers(table)[rows]
+        total = np.bincount(numbers, weights, minlength=self.least) ** 2
+        if _is_of_few(total / max(total.sum(), 1e-300), self.least):
+            raise self._too_few(call)
+
+    def is_cut(self, table: Table) -> bool:
+        """Whether rows are missing of the given table that it has most rows of."""
+        found = [pd.Series(given.ids).isin(table.ids) for given in self._given.values()]
+        most = max(found, key=pd.Series.sum, default=None)
+        return most is not None and bool(most.any() and not most.all())
+
     def leverage(self, table: Table, about: str = "columns") -> np.ndarray:
         """For each row of a table the share of it that the answers so far determine, 0 to 1."""
         numbers = self._numbers(table)
@@ -171,11 +188,7 @@ class RowAccount:
                 "another run",
             )
         if len(found) < self.least:
-            raise TooFewRows(
-                self.party,
-                f"{call} would rest on fewer than {self.least} of its rows",
-                f"ask about more rows, or lower min_rows in the policy of {self.party!r}",
-            )
+            raise self._too_few(call)
         if not span.widen(found, weights, self.least):
             raise Refused(
                 self.party,
@@ -189,6 +202,13 @@ class RowAccount:
         if self.file is not None:
             lasts = id(table) in self._given
             self._keep({"about": about, "lasts": lasts, "rows": _packed(found, weights), **model})
+
+    def _too_few(self, call: str) -> TooFewRows:
+        return TooFewRows(
+            self.party,
+            f"{call} would rest on fewer than {self.least} of its rows",
+            f"ask about more rows, or lower min_rows in the policy of {self.party!r}",
+        )
 
     def _span(self, about: str, depth: int = 1) -> _Span:
         span = self._spans.setdefault(about, _Span(depth))
@@ -293,8 +313,7 @@ class _Span:
         new = self._new_direction(found, weights.astype(np.float64))
         if new is not None:  # otherwise it follows from the answers given
             leverage = self.leverage + (new * new).reshape(-1, self.depth).sum(1)
-            few = least - 1
-            if few and np.partition(leverage, -few)[-few:].sum() > 1 - 0.5 / least:
+            if _is_of_few(leverage, least):
                 return False
             if self.width == len(self._basis):
                 more = np.zeros((max(4, self.width), len(new)), np.float32)
@@ -314,6 +333,12 @@ class _Span:
             new -= (basis @ new.astype(np.float32)) @ basis
         left = float(new @ new)
         return None if left <= _IN_SPAN * size else new / np.sqrt(left)
+
+
+def _is_of_few(leverage: np.ndarray, least: int) -> bool:
+    """Whether fewer than `least` rows could be told, by what the answers determine of each."""
+    few = least - 1
+    return bool(few and np.partition(leverage, -few)[-few:].sum() > 1 - 0.5 / least)
 
 
 # ---------------------------------------------------------------- groups within an answer

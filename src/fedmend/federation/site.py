@@ -92,6 +92,8 @@ class Site:
             run=run,
             file=None if self.records is None else self.records / ROWS_FILE,
         )
+        # Where callers may name but one of the folders in its home: which.
+        self.only: str | None = None
         self.alignments: dict[str, Alignment] = {}
         # Of scopes with some of the rows of another, in a word, which these are.
         self.excerpts: dict[str, str] = {}
@@ -267,6 +269,8 @@ class Site:
         name = Path(path).name
         if name in ("", ".", ".."):
             raise ConfigError(f"{path!r} is no name for a saved model. Mend: give a plain name")
+        if self.only not in (None, name):
+            raise Refused(self.name, f"{name!r} is another model", "a session of its own for it")
         return self.home / name
 
     def _entropy(self, purpose: str) -> list[int]:

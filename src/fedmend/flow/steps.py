@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 SALT_FOLDER = "stages/salt"
 _SALT = "salt"
-_CHECKPOINT_FILES = ("epoch-*.fmw", "client*.fmw", "part-votes.fmw")  # the last are auto's folds
+_CHECKPOINT_FILES = ("epoch-*.fmw", "client*.fmw")
 
 
 # ---------------------------------------------------------------- the party's half

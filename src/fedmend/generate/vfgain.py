@@ -459,7 +459,8 @@ class VFGAIN(GAIN):
         with self._or_as_before():
             if isinstance(table, Table):
                 self.context_ = 0
-                self.__dict__.pop("model_", None)
+                for name in ("model_", "fed_"):
+                    self.__dict__.pop(name, None)
                 return super().fit(table, progress)
             self._check_params()
             self._fit_two(table, progress, a, b, columns)
@@ -626,6 +627,15 @@ class VFGAIN(GAIN):
             bottom.load(str(path))
             imputer.load(str(path))
         return model
+
+    def __getstate__(self) -> dict[str, Any]:
+        if hasattr(self, "fed_"):
+            raise ConfigError(
+                "a VFGAIN of two parties cannot be pickled or copied: its parts are at the "
+                "parties. Mend: model.save(folder), and VFGAIN.load(folder, fed); "
+                "sklearn.base.clone(model) is one that is not fitted"
+            )
+        return vars(self)
 
     def _check_pair(self, fed: Federation) -> None:
         if not hasattr(self, "model_"):

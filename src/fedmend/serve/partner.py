@@ -26,9 +26,11 @@ from fedmend.federation import Alignment, Policy, Site
 from fedmend.federation.bound import EVERY_RUN, Bound, declare, declared
 from fedmend.federation.engines.flare.events import EVENTS_FILE, Events
 from fedmend.federation.engines.flare.host import RUN_FOLDER, Hello, PartyHost
+from fedmend.federation.federation import RosterWorker
 from fedmend.federation.randomness import draw_secret
 from fedmend.federation.worker import Worker, exposed
 from fedmend.methods.registry import METHODS
+from fedmend.secure.psi import MatchWorker
 from fedmend.serve.channel import Answering, Listener
 from fedmend.serve.models import encoder_of
 from fedmend.serve.sources import People, Quota, source_of
@@ -90,9 +92,12 @@ def served_only(party: str, methods: tuple[str, ...], policy: Policy) -> Bound:
     Nothing is sealed: the label party reads what it is sent, and nobody carries it.
     """
     bound = Bound.to(party, methods, policy, seal=False)
-    whole = {*declared()[EVERY_RUN].calls, "ServeWorker"}
+    aligning, known = (ServeWorker, RosterWorker, MatchWorker), Worker.installed()
+    whole = {name for name in bound.calls if issubclass(known[name], aligning)}
     calls = {
-        worker: some if worker in whole else some & CALLS for worker, some in bound.calls.items()
+        name: some if name in whole else some & CALLS
+        for name, some in bound.calls.items()
+        if name in whole or name not in declared()[EVERY_RUN].calls
     }
     return replace(bound, calls=calls)
 
@@ -216,6 +221,7 @@ class PartnerServer:
         # Their ids to find the shared ones by; columns are those of people that are taken.
         everybody = {PEOPLE: source.table.select([])}
         site = site_of(file, self.kit, run, everybody, policy, **how)
+        site.only = method
         site.vault[SOURCE] = source
         site.vault[PART] = self.kit / RUN_FOLDER / run / method
         site.vault[QUOTA] = self._quotas.setdefault(asker, Quota(file.serve.quota))

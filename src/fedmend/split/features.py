@@ -261,6 +261,11 @@ class BatchOrder:
             return self.rows.numpy()
         return self.shuffled[self._told_until : self._at].numpy()
 
+    def times(self, rows: int) -> np.ndarray:
+        """How often each of so many rows was handed out in this epoch since it was told of."""
+        numbers = self.shuffled[self._told_until : self._at].numpy()
+        return np.bincount(numbers, minlength=rows)
+
     def told(self) -> None:
         """A loss over what was walked has been told."""
         self._told_until = self._at

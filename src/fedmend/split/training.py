@@ -309,7 +309,8 @@ class Session:
 
     def _mark(self) -> str:
         """Changes when a checkpoint would not continue the same training."""
-        return self.network.config.fingerprint(self.n_rows, self.network.parties)
+        network = self.network
+        return network.config.fingerprint(self.n_rows, network.parties) + network.votes
 
     def checkpoint(self, folder: Path, epoch: int, **facts: Any) -> None:
         """Everything needed to go on after this epoch; `facts` are the method's own (JSON).
@@ -469,7 +470,7 @@ class SplitNetwork(Judged):
     (`imputed.py`), "fixed" where the top was trained with the party's fill row, "asked" of the
     party itself as long as it is there, or the top's "own" business where it can do without.
     has_imputed: whether the top has learnt them. folder: where parties without a home keep what
-    belongs to this training.
+    belongs to this training. votes: in a word, what soft labels at the server are made of.
     """
 
     imputes: ClassVar[str] = "learnt"
@@ -500,6 +501,7 @@ class SplitNetwork(Judged):
         self.progress: Progress | None = None
         self.resuming = False
         self.folder: Path | None = None
+        self.votes = ""
         self.may_restart = False
         self._best = math.inf
 

@@ -10,6 +10,7 @@ sees them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Sized
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from fedmend.data.encode import Encoded, Encoder, LabelEncoder
 from fedmend.data.schema import infer_column
+from fedmend.data.table import Table
 from fedmend.errors import DataError, Refused
 from fedmend.federation import COORDINATOR, Site, exposed
 from fedmend.federation.labels import FIRST
@@ -30,6 +32,7 @@ from fedmend.learn import metrics
 from fedmend.learn.calibration import describe
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
 from fedmend.secure.channel import ExchangeWorker
+from fedmend.split.checkpoints import Checkpointed, digest_of_rows
 from fedmend.split.config import Settings, SplitConfig, resolve_device
 from fedmend.split.features import (
     ALIGNED,
@@ -100,22 +103,8 @@ class Trains:
         self.trained.restore_best()
 
 
-class _Checkpointed(Trains):
+class _Checkpointed(Checkpointed, Trains):
     """The same with checkpoints."""
-
-    party: str | None = None
-
-    def _folder(self, path: str) -> Path:
-        raise NotImplementedError
-
-    @exposed(kind="control")
-    def save_checkpoint(self, path: str, epoch: int) -> None:
-        write_file(self._checkpoint(path, epoch), self._state())
-        self._checkpoint(path, epoch - 2).unlink(missing_ok=True)
-
-    @exposed(kind="control")
-    def load_checkpoint(self, path: str, epoch: int) -> None:
-        self._restore(read_file(self._checkpoint(path, epoch), self.party))
 
     def _state(self) -> dict[str, Any]:
         return dict(self.trained.checkpoint())
@@ -123,15 +112,14 @@ class _Checkpointed(Trains):
     def _restore(self, saved: Mapping[str, Any]) -> None:
         self.trained.restore(saved)
 
-    def _checkpoint(self, path: str, epoch: int) -> Path:
-        return self._folder(path) / f"epoch-{epoch:d}.fmw"
-
 
 class SplitWorker(_Checkpointed, ExchangeWorker):
     """What the workers of bottoms and tops have in common: rows, labels, their part of a model."""
 
     parallel_inside = True
     part_type: ClassVar[type[Any]] = Part
+    keeps_numbers: ClassVar[bool] = False
+    """Whether a checkpoint names rows by their numbers, so that an order is part of it."""
 
     def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
         super().__init__(site, scope)
@@ -157,6 +145,18 @@ class SplitWorker(_Checkpointed, ExchangeWorker):
 
     def _folder(self, path: str) -> Path:
         return self.site.folder(path)
+
+    @cached_property
+    def made_of(self) -> str:
+        met = self.site.alignments.get(self.scope)
+        places = None if met is None else met.aligned
+        if places is not None and not self.keeps_numbers:
+            places = np.sort(places)
+        return digest_of_rows(self._learnt_table, places)
+
+    @property
+    def _learnt_table(self) -> Table:
+        return self.table.features
 
     @property
     def reported(self) -> ReportedLabels | None:
@@ -265,6 +265,10 @@ class JudgingWorker(SplitWorker):
     def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
         super().__init__(site, scope, model=model)
         self._rows_used: np.ndarray = np.zeros(0, np.int64)
+
+    @property
+    def _learnt_table(self) -> Table:
+        return self.table
 
     def _labels(self) -> LabelEncoder:
         """How the model knows the label."""
@@ -634,8 +638,9 @@ class TopWorker(JudgingWorker, TopHolder):
         to those (`federation.rows`). For the same reason the trainings of a cross-validation, and
         those after it, hold out one of its folds.
 
-        Classes count where the rows are all labelled ones of their segments: who chooses rows until
-        one class has too few under the share, and another has not, would be told which row is what.
+        Classes count where the rows are all labelled ones of their segments, in a table that nobody
+        cut: who chooses rows until one class has too few under the share, and another has not,
+        would be told which row is what.
         """
         own, account = self._rows_used[rows], self.site.rows
         ids = ids_of(self.table, own)
@@ -659,7 +664,9 @@ class TopWorker(JudgingWorker, TopHolder):
         return rows[:0]
 
     def _are_whole(self, rows: np.ndarray) -> bool:
-        """Whether these are all labelled rows of the segments that they are in."""
+        """Whether these are all labelled rows of the segments that they are in, and nobody cut."""
+        if self.site.rows.is_cut(self.table):
+            return False
         labelled = np.flatnonzero(has_label(self._targets()))
         names = {name for name, at, end in self._spans if ((rows >= at) & (rows < end)).any()}
         segments = [[name, end - at] for name, at, end in self._spans]
@@ -797,7 +804,10 @@ class TopWorker(JudgingWorker, TopHolder):
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         if method == "loss":
-            return [self._rows_used[self.trained.loss_rows()]]
+            rows = np.flatnonzero(has_label(self._targets()))
+            times = self.trained.order.times(len(self._rows_used))[rows]
+            self.site.rows.require(method, self.table, self._rows_used[rows], times)
+            return [self._labelled_of(self.trained.loss_rows())]
         if method == "collapsed":
             return [self._labelled_of(kwargs[each]) for each in ("rows", "train")]
         return super().rows_asked(method, kwargs)

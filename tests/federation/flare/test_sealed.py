@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedmend.data.table import Table
+from fedmend.errors import ResumeError
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy, Site
 from fedmend.federation.randomness import SECRET_FILE, kept_secret
 from fedmend.federation.reconcile import reconcile
@@ -101,6 +102,19 @@ def test_open_between_machines_if_asked_for(machines):
     VFL(**QUICK, seal=False).fit(wired.fed)
     assert exchanged(wired.ledger.entries())
     assert not any(each.sealed_for for each in exchanged(wired.ledger.entries()))
+
+
+def test_a_training_does_not_go_on_with_other_rows(machines, tmp_path, monkeypatch):
+    """Which a party tells from what it kept: nothing of it crosses."""
+    wired = machines()
+    VFL(**QUICK).fit(wired.fed, checkpoint=tmp_path / "run")
+    earlier = tables()
+    frame = earlier["telco"].frame
+    frame.loc[0, "c"] += 1
+    monkeypatch.setitem(globals(), "tables", lambda: earlier)
+    again = machines(resumed=True)
+    with pytest.raises(ResumeError, match=r"party 'telco': .*other rows.*Mend"):
+        VFL(**QUICK).fit(again.fed, checkpoint=tmp_path / "run", resume=True)
 
 
 def test_a_party_that_dies_comes_back_with_new_keys(machines, tmp_path):

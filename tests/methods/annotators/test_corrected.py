@@ -8,7 +8,7 @@ import pytest
 import fedmend as fm
 from fedmend.data.crowds import annotators
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError, DataError, NotFitted, Refused
+from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Policy
 from fedmend.methods.annotators.corrected import _likelihood, correct_labels
 from fedmend.split.labels import label_likelihood
@@ -120,6 +120,26 @@ def by_hand(crowd: Any, model: Any) -> np.ndarray:
     return np.exp(log - log.max(1, keepdims=True))
 
 
+def test_labels_do_not_come_to_other_rows_after_a_new_alignment(crowd_of, tmp_path):
+    """As many rows as before, in another order: with that, right labels would become wrong."""
+    crowd = crowd_of(rows=120, rates=(0.1, 0.1, 0.15))
+    fed, how = crowd.fed, {"secure": "masks", "crossfit": False, "patience": None}
+    model = fm.InC(epochs=2, **how).fit(fed)
+    model.save(tmp_path / "inc")
+    told = model.review_labels()
+    assert fm.InC.load(tmp_path / "inc", fed).review_labels() == told
+    assert correct_labels(fed, model, to="p1").rows == 120
+    assert fm.align(fed, order="secret").aligned == 120
+    for kept in (model, fm.InC.load(tmp_path / "inc", fed)):
+        for use in (kept.review_labels, lambda kept=kept: correct_labels(fed, kept, to="p1")):
+            with pytest.raises(AlignmentError, match="party 'p[01]': .*another order.*Mend: fit"):
+                use()
+    assert kept.predict_proba(fed).shape == (120, 3), "a network predicts rows in any order"
+    right = fm.InC(epochs=2, **how).fit(fed)
+    done = correct_labels(fed, right, to="p1")
+    assert labels_in_order(done.federation, "p1").tolist() == right.corrected_.tolist()
+
+
 def test_a_method_of_one_label_learns_from_them(fitted):
     crowd, model = fitted
     done = correct_labels(crowd.fed, model, to="p0", name="learn")
@@ -144,7 +164,8 @@ def test_a_party_that_tells_no_counts_is_told_nothing(crowd_of):
     model = fm.MJ()
     model.posterior_ = np.full((60, 3), 1 / 3)
     model.fed_ = crowd.fed
-    model.label_parties_, model.classes_ = ["p0", "p1"], np.array(["a", "b", "c"])
+    model.label_parties_, model.orders_ = ["p0", "p1"], {}
+    model.classes_ = np.array(["a", "b", "c"])
     with pytest.raises(Refused, match="p0"):
         correct_labels(crowd.fed, model, to="p0")
 

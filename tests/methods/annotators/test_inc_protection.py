@@ -16,6 +16,7 @@ from fedmend.federation import COORDINATOR, Site
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.methods.annotators.baselines import EM
 from fedmend.methods.annotators.inc import InC
+from fedmend.methods.annotators.worker import LabelWorker
 
 QUICK: dict[str, Any] = {
     "epochs": 4,
@@ -340,3 +341,16 @@ def test_gradients_alone_would_tell_every_vote(hidden, epochs):
             right.append(known)
     found = np.linalg.lstsq(np.concatenate(left), np.concatenate(right), rcond=None)[0]
     assert (np.rint(people * found.reshape(rows, classes)) == counts.numpy()).all()
+
+
+def test_the_word_of_an_order_tells_no_ids_and_no_single_row(crowd_of):
+    """Who guesses all ids cannot make it, and nobody is known again by a word of a few rows."""
+
+    def words(counts: range) -> list[str]:
+        fed = crowd_of(rows=60, reproducible=False).fed
+        with fed.workers(LabelWorker, parties=["p0"]) as workers:
+            return [workers["p0"].order(count) for count in counts]
+
+    first = words(range(13))
+    assert len(set(first)) == 3 and len(set(first[:11])) == 1, "of 10, 11 and 12 rows"
+    assert not set(first) & set(words(range(13))), "the same ids under another key"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedmend.errors import ResumeError
 from fedmend.methods.annotators import aggregation as crowds
 from fedmend.methods.annotators import estimator
 from fedmend.methods.annotators.baselines import EM, MJ
@@ -91,6 +92,17 @@ def test_columns_that_say_nothing_leave_dawid_skenes_labels(crowd_of):
     inc = InC(**WIDE, epochs=6).fit(crowd.fed)
     votes = EM(epochs=0).fit(crowd.fed)
     np.testing.assert_allclose(inc.posterior_, votes.posterior_, atol=1e-6)
+
+
+@pytest.mark.parametrize("how", [{}, {"crossfit": False}])
+def test_nobody_goes_on_with_other_votes(crowd_of, tmp_path, how):
+    """Of a party without columns, which trains nothing of its own."""
+    InC(**WIDE, epochs=2, **how).fit(crowd_of(rows=120).fed, checkpoint=tmp_path)
+    crowd = crowd_of(rows=120)
+    frame = crowd.fed.engine.site("p2").tables["train"].frame
+    frame.loc[0, "y"] = "a" if frame.loc[0, "y"] != "a" else "b"
+    with pytest.raises(ResumeError, match="Mend: resume with the same ones"):
+        InC(**WIDE, epochs=2, **how).fit(crowd.fed, checkpoint=tmp_path, resume=True)
 
 
 def test_a_chosen_length_survives_a_stop(crowd_of, tmp_path):

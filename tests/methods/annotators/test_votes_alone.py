@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError, DataError, FedmendWarning
+from fedmend.errors import AlignmentError, ConfigError, DataError, FedmendWarning
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.methods.annotators.baselines import EM, MJ, Random
 from fedmend.methods.annotators.corrected import correct_labels
@@ -252,3 +252,14 @@ def test_among_few_annotators_narrow_sums_stay():
     with EM()._annotators(fed, fed.names) as few:
         few.attach()
         assert few.evidence().shape == (80, 3) and (few.evidence()[:, -1] != 0).any()
+
+
+def test_rows_that_are_aligned_anew_are_not_those_that_were_voted_on():
+    _, votes = drawn(60, [0.9, 0.8, 0.7])
+    fed = voters(votes)
+    model = EM(secure="masks").fit(fed)
+    assert model.predict_proba(fed).shape == (60, 3)
+    for name in fed.names:
+        fed.engine.site(name).alignments["train"] = Alignment(np.arange(60)[::-1], np.arange(0))
+    with pytest.raises(AlignmentError, match="party 'a00': .*another order"):
+        model.predict_proba(fed)

@@ -342,6 +342,26 @@ def test_a_choice_of_other_settings_is_not_resumed(tmp_path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("column", "party"), [("e", "telco"), ("y", "bank")])
+def test_a_choice_does_not_go_on_with_other_rows(tmp_path, monkeypatch, column, party) -> None:
+    """Broken off between two folds, when only what candidates said is kept."""
+    how, one = BRIEF | {"candidates": ("local-trees", "boosting")}, module._Contest._one
+
+    def broken_off(self, number, *given):
+        if number == 1:
+            raise TimeoutError
+        one(self, number, *given)
+
+    monkeypatch.setattr(module._Contest, "_one", broken_off)
+    frame = people()
+    with pytest.raises(TimeoutError):
+        fm.Auto(**how).fit(federation(frame), checkpoint=tmp_path)
+    frame.loc[[7, 8, 9], column] = frame.loc[[8, 9, 7], column].to_numpy()
+    with pytest.raises(ResumeError, match=f"party '{party}': .*other rows"):
+        fm.Auto(**how).fit(federation(frame), checkpoint=tmp_path, resume=True)
+
+
+@pytest.mark.slow
 def test_several_seeds_ask_about_the_same_folds() -> None:
     """With folds of its own each would ask about other rows, and all together about few."""
     fed = federation(people())

@@ -655,6 +655,21 @@ def test_an_interrupted_training_goes_on_to_the_bit(
         fm.SecureBoost(**other).fit(fresh, checkpoint=tmp_path, resume=True)
 
 
+@pytest.mark.parametrize(("column", "party"), [("d", "telco"), ("a", "bank"), ("y", "bank")])
+def test_trees_do_not_go_on_with_other_rows(
+    frame: pd.DataFrame, tmp_path: Path, column: str, party: str
+) -> None:
+    """The two rows swapped have one bin, or one class, more and less: layouts are the same."""
+    how: dict[str, Any] = {"trees": 12, "depth": 2, "bins": 8, "validation": 0.0}
+    fm.SecureBoost(**how).fit(federation(frame), checkpoint=tmp_path)
+    other = frame.copy()
+    rows = frame.index[:500][[frame[column][:500].argmin(), frame[column][:500].argmax()]]
+    other.loc[rows, column] = frame.loc[rows[::-1], column].to_numpy()
+    with pytest.raises(ResumeError, match=f"party '{party}': .*other rows.*Mend"):
+        fm.SecureBoost(**how).fit(federation(other), checkpoint=tmp_path, resume=True)
+    assert fm.SecureBoost(**how).fit(federation(frame), checkpoint=tmp_path, resume=True)
+
+
 def test_without_a_refit_the_trees_up_to_the_best_stay(frame: pd.DataFrame) -> None:
     fed = federation(frame)
     model = fm.SecureBoost(trees=40, depth=3, patience=5, refit=False).fit(fed)

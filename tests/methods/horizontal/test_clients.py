@@ -105,6 +105,24 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path):
         other.load_checkpoint(tmp_path / "run.fmw")
 
 
+def test_a_run_does_not_go_on_with_other_rows(tmp_path):
+    """Labels of two rows change places: everything that the coordinator knows is the same."""
+    method = PseudoMethod("flexmatch")
+    with FederatedClients(federation(2), method, SMALL) as clients:
+        clients.run_round()
+        clients.save_checkpoint(tmp_path / "run.fmw")
+    other = federation(2)
+    table = other.engine.site("p1").tables["train"]
+    frame, label = table.frame, table.label
+    one, two = (table.y[table.y == each].index[0] for each in ("high", "low"))
+    frame.loc[[one, two], label] = frame.loc[[two, one], label].to_numpy()
+    with (
+        FederatedClients(other, method, SMALL) as later,
+        pytest.raises(ResumeError, match=r"party 'p1': .*other rows.*Mend"),
+    ):
+        later.load_checkpoint(tmp_path / "run.fmw")
+
+
 def test_a_kill_between_two_parties_savings_mixes_no_rounds(tmp_path):
     """Some parties have kept round 3, the coordinator has not: the run goes on from round 2."""
     path, method = tmp_path / "run.fmw", PseudoMethod("flexmatch")

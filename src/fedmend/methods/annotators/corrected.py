@@ -229,6 +229,8 @@ def correct_labels(
             f"the model corrected {known:,} labels, and {real:,} rows of {fed.scope!r} are "
             "aligned. Mend: give the federation that the model was fitted on"
         )
+    model.require_order(fed, [to])
+    model.require_order(model.fed_, model.label_parties_)
     assert model.classes_ is not None
     into = fed if into is None else into
     if to not in into.names:

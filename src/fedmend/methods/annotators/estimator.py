@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from fedmend._parameters import POSITIVE, Rules, one_of, parameters, wrong_values
-from fedmend.errors import ConfigError, DataError, FedmendWarning, Refused
+from fedmend.errors import AlignmentError, ConfigError, DataError, FedmendWarning, Refused
 from fedmend.federation import COORDINATOR, Federation, WorkerGroup, require_federation
 from fedmend.federation.labels import keep_probability
 from fedmend.learn import metrics
@@ -25,7 +25,7 @@ from fedmend.methods.network import EPOCH_STEPS, RESTARTS, NetworkEstimator
 from fedmend.methods.threads import on_few_threads
 from fedmend.secure.sums import SumSession
 from fedmend.split.config import SplitConfig
-from fedmend.split.features import ALIGNED, Segments
+from fedmend.split.features import ALIGNED, Segments, digest_of
 from fedmend.split.labels import account_of, without_response
 from fedmend.split.parts import read_file, read_json, write_file, write_json
 from fedmend.split.scaling import Scaling
@@ -191,6 +191,12 @@ class Annotators:
     def told(self, method: str) -> dict[str, Any]:
         """What the parties whose policies let it out say: "expertise" (T), "standing", …"""
         return permitted(self._workers, self.parties, method)
+
+
+def orders(fed: Federation, parties: Sequence[str]) -> dict[str, str]:
+    """By party, in a word, which rows are aligned and in which order; made-up ones come last."""
+    with fed.workers(LabelWorker, parties=parties) as workers:
+        return dict(workers.order(fed.alignment.aligned - fed.alignment.completed))
 
 
 def permitted(workers: WorkerGroup, parties: Sequence[str], method: str) -> dict[str, Any]:
@@ -490,7 +496,7 @@ class CrowdEstimator(NetworkEstimator):
         folder = None if checkpoint is None else Path(checkpoint)
         # Half of another fit would be sent to the parties of this one as its corrected labels.
         with self._or_as_before():
-            self.n_rows_ = fed.alignment.aligned
+            self.n_rows_, self.orders_ = fed.alignment.aligned, orders(fed, parties)
             with self._annotators(fed, parties) as annotators:
                 keep = None if folder is None else str(folder)
                 self.votes_ = annotators.attach(self.classes, self.label_dp, keep)
@@ -565,6 +571,7 @@ class CrowdEstimator(NetworkEstimator):
     def _network(self, at: Fitting, targets: np.ndarray) -> tuple[SplitNetwork, ServerTop]:
         server = self._server(at.fed, at.annotators.classes, targets)
         network = SplitNetwork(at.fed, parties=at.features, server=server, config=self._config())
+        network.votes = digest_of(at.counts)
         return network, server
 
     def _server(
@@ -667,6 +674,28 @@ class CrowdEstimator(NetworkEstimator):
             ask = getattr(group[party], what)
             return dict(ask(probabilities, self.classes_.tolist(), rows == party))
 
+    def require_order(self, fed: Federation, parties: Sequence[str]) -> None:
+        """That labels would come to the rows they were learnt for: that nothing was aligned anew.
+
+        Models of earlier versions do not know.
+        """
+        known = {party: self.orders_[party] for party in parties if party in self.orders_}
+        changed = [party for party, now in orders(fed, [*known]).items() if now != known[party]]
+        if changed:
+            raise AlignmentError(
+                f"party {changed[0]!r}: the aligned rows are others, or in another order, than "
+                f"when {type(self).__name__} learnt their labels. Mend: fit it again after "
+                "fm.align, or give the federation that it was fitted on"
+            )
+
+    def _ready(
+        self, fed: Federation, rows: str | None
+    ) -> tuple[SplitNetwork, list[list[object]], bool]:
+        found = super()._ready(fed, rows)
+        if isinstance(self.network_, VotesAlone) and fed.scope == self.network_.scope:
+            self.require_order(fed, self.label_parties_)
+        return found
+
     def _judges(self, fed: Federation, rows: str | None, against: str | None) -> list[str]:
         """Whose labels predictions of these rows are held against."""
         if rows in fed.names:
@@ -710,6 +739,7 @@ class CrowdEstimator(NetworkEstimator):
             raise ConfigError(
                 f"{wrong[0]!r} gave no labels. Mend: some of {', '.join(self.label_parties_)}"
             )
+        self.require_order(self.fed_, asking)
         with self.fed_.workers(LabelWorker, parties=asking) as workers:
             posterior = _filled(self.posterior_).astype(np.float32)
             workers.review(posterior, self.classes_.tolist(), doubt)
@@ -747,6 +777,7 @@ class CrowdEstimator(NetworkEstimator):
             "rows": self.n_rows_,
             "class_names": self.classes_.tolist(),
             "label_parties": self.label_parties_,
+            "orders": self.orders_,
             "votes": self.votes_,
             "agreement": vars(self.agreement_),
             "privacy": self.privacy_,
@@ -756,6 +787,7 @@ class CrowdEstimator(NetworkEstimator):
         if not saved.get("alone"):
             self.posterior_ = read_file(folder / COORDINATOR / POSTERIOR)["posterior"]
         self.label_parties_ = saved["label_parties"]
+        self.orders_ = saved.get("orders", {})
         self.votes_ = saved["votes"]
         self.agreement_ = crowd.Agreement(**saved["agreement"])
         self.privacy_ = saved["privacy"]

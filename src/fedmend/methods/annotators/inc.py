@@ -36,7 +36,7 @@ from fedmend.methods.annotators.estimator import (
     Inferred,
 )
 from fedmend.methods.annotators.worker import LabelWorker
-from fedmend.split.features import ALIGNED
+from fedmend.split.features import ALIGNED, digest_of
 from fedmend.split.parts import read_file, write_file
 from fedmend.split.training import Session
 from fedmend.split.workers import BottomWorker, ServerTop
@@ -292,6 +292,11 @@ class InC(CrowdEstimator):
         kept = None if at.folder is None else at.folder / COORDINATOR / CORRECTED
         if kept is not None and at.resume and kept.is_file():
             state = read_file(kept)
+            if state.get("votes") != digest_of(counts):
+                raise ResumeError(
+                    f"the checkpoint in {at.folder} was made with other votes, or by an earlier "
+                    "version. Mend: resume with the same ones, or start in another folder"
+                )
             annotators.evidence(state["posterior"])  # as it was, for T
             return Inferred(**{name: state[name] for name in Inferred._fields}), state["history"]
         known = counts.sum(1, keepdims=True) > 0
@@ -310,7 +315,8 @@ class InC(CrowdEstimator):
             posterior = best.posterior
         found = Inferred(posterior * known, posterior, annotators.evidence(posterior))
         if kept is not None:
-            write_file(kept, found._asdict() | {"history": history})
+            facts = {"history": history, "votes": digest_of(counts)}
+            write_file(kept, found._asdict() | facts)
         return found, history
 
     def _correct(self, correction: Correction, classifier: Classifier, at: Fitting) -> Best:

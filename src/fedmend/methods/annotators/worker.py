@@ -26,6 +26,7 @@ from fedmend.learn import metrics
 from fedmend.learn.calibration import describe
 from fedmend.methods.annotators import aggregation as crowd
 from fedmend.secure.sums import Summand, SumWorker
+from fedmend.split.features import digest_of
 from fedmend.split.labels import ReportedLabels, ask_for_noise
 
 LOG_FLOOR = -15.0
@@ -131,6 +132,16 @@ class LabelWorker(SumWorker):
         if self._room.shape != shape:
             self._room = np.empty(shape, table.dtype)  # fresh memory costs more than filling it
         return np.take(table, self._votes, 0, out=self._room, mode="wrap")
+
+    @exposed(kind="control")
+    def order(self, count: int) -> str:
+        """Of the first so many aligned rows: who they are and in which order, in a word.
+
+        Made with a key of this party's: it can be compared with an earlier one, and no more. Of so
+        few rows that somebody would be known by it again, there is none.
+        """
+        ids = self.table.ids[self.alignment.aligned[: max(count, self.site.rows.least)]]
+        return digest_of(self.site.draws_of(ids).view(np.int64))
 
     # ------------------------------------------------------------------ what may be told
     # The server chooses how likely each class is for each row. Who chooses it for one row alone

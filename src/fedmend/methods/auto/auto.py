@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 LEAST = 10
 """Held-out rows of a fold: with fewer a fold says more about chance than about methods."""
-FOLDS_FILE, FOLDS_FORM = "folds.json", 4  # another where folds train otherwise
+FOLDS_FILE, FOLDS_FORM = "folds.json", 5  # another where folds train otherwise
 COMPLETED = "-completed"
 
 
@@ -337,8 +337,8 @@ class _Contest:
     def _keep(self, done: int, folds: int) -> None:
         if self.folder is None:
             return
-        with self._worker(self.fed) as worker:
-            worker.keep_votes(str(self.folder))
+        with self.fed.workers(BlendWorker, model=self.network.model) as workers:
+            workers.save_checkpoint(str(self.folder), done)
         tried = {each.slug: [each.seconds, each.skipped, each.lengths] for each in self.candidates}
         write_json(
             self.folder / FOLDS_FILE,
@@ -355,8 +355,8 @@ class _Contest:
                 f"the checkpoint in {self.folder} was made with other settings or rows. "
                 "Mend: resume with the same ones, or start in another folder"
             )
-        with self._worker(self.fed) as worker:
-            worker.take_votes(str(self.folder))
+        with self.fed.workers(BlendWorker, model=self.network.model) as workers:
+            workers.load_checkpoint(str(self.folder), int(saved["done"]))
         for each in self.candidates:
             each.seconds, each.skipped, each.lengths = saved["tried"][each.slug]
         self.seconds = saved["seconds"]
@@ -603,7 +603,7 @@ def _why(choice: Mapping[str, Any], how: Auto) -> list[str]:
         }
         total = sum(shares.values())
         listed = ", ".join(
-            f"{title} {value / total:.0%}"
+            f"{title} {100 * value / total:.0f} %"
             for title, value in sorted(shares.items(), key=lambda each: -each[1])
         )
         judged = f"cannot be told, as a class is not among these {told['rows']:,} rows"

@@ -32,6 +32,9 @@ from fedmend.split.labels import (
     label_likelihood,
 )
 
+_DEALT = "folds.dealt"
+"""Where a site keeps which rows it dealt by their classes, into how many folds."""
+
 
 class FoldWorker(Worker):
     """Makes two further tables of a party's table: rows to train on, and rows held out."""
@@ -43,8 +46,8 @@ class FoldWorker(Worker):
         """Note the folds of aligned rows, by their places, of those known to one of these pairs
         (their scopes), and (alone) of those only it has.
 
-        Each class has its share in each fold. What is noted of an id holds for all its tables.
-        Nothing is noted where a fold would have too few labelled rows, which is what is told.
+        Of own rows each class has its share in each fold. What is noted of an id holds for all its
+        tables, and is nothing where a fold would have too few labelled rows: that is what is told.
         """
         table, own = self.table, self.alignment.unaligned
         met = np.zeros(0, np.int64)
@@ -56,10 +59,7 @@ class FoldWorker(Worker):
             met_folds = np.concatenate([met_folds, np.arange(len(both)) % folds])
         own = np.setdiff1d(own, met) if alone else np.zeros(0, np.int64)
         order = own[np.argsort(self.site.draws_of(table.ids[own]), kind="stable")]
-        if table.label is not None:
-            codes = pd.factorize(table.y.iloc[order])[0]
-            if len(np.unique(codes)) <= len(codes) // folds:  # classes, not numbers
-                order = order[np.argsort(codes, kind="stable")]
+        order, way = self._dealt(order, folds)
         places = np.concatenate([self.alignment.aligned[: len(aligned)], met, order])
         numbers = np.concatenate([aligned, met_folds, np.arange(len(order)) % folds])
         if table.label is not None and least:
@@ -72,7 +72,7 @@ class FoldWorker(Worker):
                     return False
             if np.bincount(numbers[labelled], minlength=folds).min() < least:
                 return False
-        note_folds(self.site, table.ids[places], numbers)
+        self._note(table.ids[places], numbers, way)
         return True
 
     @exposed(kind="control")
@@ -164,25 +164,47 @@ class FoldWorker(Worker):
     @exposed(kind="control", over_rows=True)
     def split_own(self, train: str, held: str, number: int, folds: int) -> None:
         """Hold out one of `folds` parts of this party's rows."""
-        table, numbers = self.table, self._own_folds(folds)
-        note_folds(self.site, table.ids, numbers)
+        table, (numbers, way) = self.table, self._own_folds(folds)
+        self._note(table.ids, numbers, way)
         out = numbers == number
         self.site.tables[train], self.site.tables[held] = table.take(~out), table.take(out)
 
-    def _own_folds(self, folds: int) -> np.ndarray:
-        order = self.site.rng("folds").permutation(len(self.table))
-        if self.table.label is not None:  # of each class, and of rows without one, a share
-            codes = pd.factorize(self.table.y.iloc[order])[0]
-            order = order[np.argsort(codes, kind="stable")]
+    def _own_folds(self, folds: int) -> tuple[np.ndarray, str]:
+        order, way = self._dealt(self.site.rng("folds").permutation(len(self.table)), folds)
         numbers = np.empty(len(order), np.int64)
         numbers[order] = np.arange(len(order)) % folds
-        return numbers
+        return numbers, way
+
+    def _dealt(self, order: np.ndarray, folds: int) -> tuple[np.ndarray, str]:
+        """Rows to be dealt one by one, those of a class together: each fold gets its share of it.
+
+        Who is held out tells the folds, and every other way to deal tells something else of a
+        row's place, and so of its class. Therefore one set of rows is dealt by classes, into one
+        number of folds of enough rows, from an order of which nothing else tells: that way, or "".
+        """
+        if self.table.label is None:
+            return order, ""
+        codes = pd.factorize(self.table.y.iloc[order])[0]
+        draws = np.sort(self.site.draws_of(self.table.ids[order]))
+        way, few = f"{folds} {digest_of(draws.view(np.int64))}", len(np.unique(codes))
+        few = max(few, self.site.rows.least)  # and no numbers, of which each is a class of its own
+        if len(order) // folds < few or self.site.vault.get(_DEALT, way) != way:
+            return order, ""
+        if not self.site.reproducible:
+            mixed = self.site.rng(f"folds {way}").permutation(len(order))
+            order, codes = order[mixed], codes[mixed]
+        return order[np.argsort(codes, kind="stable")], way
+
+    def _note(self, ids: np.ndarray, numbers: np.ndarray, way: str) -> None:
+        note_folds(self.site, ids, numbers)
+        if way:
+            self.site.vault.setdefault(_DEALT, way)
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         """A fold is refused before its tables exist, whatever would be asked of them."""
         if method == "split":
             return [self.alignment.aligned[kwargs["rows"]]]
-        out = self._own_folds(kwargs["folds"]) == kwargs["number"]
+        out = self._own_folds(kwargs["folds"])[0] == kwargs["number"]
         return [out, ~out]
 
     @exposed(kind="control")

@@ -20,7 +20,7 @@ from fedmend.federation.rows import Asked
 from fedmend.methods.auto.blend import Held, nested, pool_of, pooled, score_of
 from fedmend.split.answers import AnsweringWorker
 from fedmend.split.features import spans
-from fedmend.split.parts import file_of, ids_of, keep_part, read_file, take_outputs, write_file
+from fedmend.split.parts import ids_of, keep_part, take_outputs
 from fedmend.split.workers import has_label
 
 SHARED, ALONE = "shared", "alone"
@@ -140,24 +140,18 @@ class BlendWorker(AnsweringWorker):
             ordered[:, list(classes).index(value)] = found.values[:, number]
         return ordered
 
-    @exposed(kind="control")
-    def keep_votes(self, path: str) -> None:
+    def _state(self) -> dict[str, Any]:
         """For a choice that may be interrupted."""
         votes: Votes = self.site.state[self._votes_name]
         outputs = {name: np.concatenate(each) for name, each in votes.outputs.items()}
-        write_file(
-            file_of(self.site, path, "votes"),
-            {
-                "places": self._places(votes),
-                "fold": votes.fold,
-                "kind": votes.kind,
-                "outputs": outputs,
-            },
-        )
+        return {
+            "places": self._places(votes),
+            "fold": votes.fold,
+            "kind": votes.kind,
+            "outputs": outputs,
+        }
 
-    @exposed(kind="control")
-    def take_votes(self, path: str) -> None:
-        saved = read_file(file_of(self.site, path, "votes"), self.site.name)
+    def _restore(self, saved: Mapping[str, Any]) -> None:
         ids = self.table.ids[saved["places"]].tolist()
         outputs = {name: [each] for name, each in saved["outputs"].items()}
         self.site.state[self._votes_name] = Votes(

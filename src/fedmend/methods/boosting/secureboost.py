@@ -80,6 +80,7 @@ from fedmend.methods.boosting.histograms import (
 )
 from fedmend.methods.network import FEW_ROWS, LabelledEstimator, LocalOnly
 from fedmend.split.answers import JUDGED, AnsweringWorker
+from fedmend.split.checkpoints import Checkpointed, digest_of_rows
 from fedmend.split.features import Segments, check_names, own_rows, presence
 from fedmend.split.labels import account_of, row_confidence, warn_of_noise
 from fedmend.split.parts import (
@@ -245,7 +246,7 @@ class TreesPart:
 # ---------------------------------------------------------------------------------- the parties
 
 
-class PassiveTrees(BinsWorker):
+class PassiveTrees(Checkpointed, BinsWorker):
     """A partner: bin numbers of its columns. A cut is known outside by its number only.
 
     met: the scope in which its rows and the label party's are aligned, if that is another.
@@ -255,7 +256,7 @@ class PassiveTrees(BinsWorker):
 
     def __init__(self, site: Site, scope: str = "train", *, model: str, met: str = "") -> None:
         super().__init__(site, scope)
-        self.model, self._met = model, met or scope
+        self.model, self._met, self.party = model, met or scope, site.name
         self._table = CutTable([])
         self._codes: np.ndarray = np.zeros((0, 0), np.int16)
 
@@ -326,6 +327,13 @@ class PassiveTrees(BinsWorker):
         self.indicators = self._table.indicators(self._codes)[:, asked]
         return len(asked)
 
+    @cached_property
+    def made_of(self) -> str:
+        return digest_of_rows(self.table.features, self._aligned)
+
+    def _folder(self, path: str) -> Path:
+        return self.site.folder(path)
+
     @exposed(kind="control")
     def save(self, path: str, member: str = "") -> None:
         save_part(self.site, self.model, path, member)
@@ -358,6 +366,7 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
 
     conversation = "boosted trees"
     part_type = TreesPart
+    keeps_numbers = True
 
     def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
         super().__init__(site, scope, model=model)
@@ -440,7 +449,7 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         account = None if self.reported is None else self.reported.account
         return {"task": labels.task, "classes": list(labels.classes_), "label_dp": account}
 
-    @exposed(kind="count")
+    @exposed(kind="control")
     def begin(
         self,
         segments: list[Any],
@@ -448,8 +457,8 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         settings: dict[str, Any],
         least: int,
         met: dict[str, str],
-    ) -> int:
-        """Take the rows of these segments; tells how many have a label.
+    ) -> None:
+        """Take the rows of these segments that have a label and a weight.
 
         met: for each partner the scope in which rows are aligned with it.
         """
@@ -469,6 +478,7 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         weights = self._weights(rows, grown.min_leaf)
         if weights is not None:
             rows = rows[weights[rows] > 0]
+        self.site.rows.require("begin", self.table, self._rows_used[rows], np.ones(len(rows)))
         if part.counts:
             encoded = part.labels.inverse(encoded)
         likelihood, likely = self._label_likelihood(), None
@@ -488,7 +498,6 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         self._boosting = Boosting(
             {TARGET: target}, part.joint, own, grown, BoostSettings(**settings), self._known
         )
-        return len(rows)
 
     @exposed(kind="count")
     def start_tree(self, number: int) -> int:
@@ -654,8 +663,6 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         self._outputs = outputs
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
-        if method == "begin":
-            return [np.arange(len(self.table))]
         if self._boosting is not None and method not in JUDGED:
             return [self._rows_used[self._rows_used >= 0]]
         return super().rows_asked(method, kwargs)
@@ -868,6 +875,7 @@ class TreeEnsemble(Judged):
         active.begin(list(segments), growth, asdict(settings), least, scopes)
         if at.grown:
             active.load_checkpoint(str(self.folder), at.number)
+            passive.load_checkpoint(str(self.folder), at.number)
         kind = DealerHistograms if how.mode == "dealer" else SessionHistograms
         histograms: dict[str, DealerHistograms | SessionHistograms] = {}
         for tree in range(at.grown, at.trees):
@@ -885,7 +893,7 @@ class TreeEnsemble(Judged):
                     )
             going = self._tree(tree, passive, active, histograms)
             if going and self.folder is not None and (tree + 1) % CHECKPOINT_EVERY == 0:
-                self._checkpoint(active, tree + 1)
+                self._checkpoint(passive, active, tree + 1)
             if progress is not None:
                 progress("trees", tree + 1, at.trees, {})
             if not going:
@@ -953,13 +961,14 @@ class TreeEnsemble(Judged):
         text = json.dumps(facts, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def _checkpoint(self, active: Any, grown: int) -> None:
-        """The label party's file first, ours last: a kill in between leaves the one before valid.
+    def _checkpoint(self, passive: WorkerGroup, active: Any, grown: int) -> None:
+        """The parties' files first, ours last: a kill in between leaves the one before valid.
 
-        Partners' bins follow from their tables.
+        Partners' bins follow from their tables: they keep only of which rows these are.
         """
         assert self.folder is not None
         self._at.grown, self._at.number = grown, self._at.number + 1
+        passive.save_checkpoint(str(self.folder), self._at.number)
         active.save_checkpoint(str(self.folder), self._at.number)
         write_json(self.folder / STATE, asdict(self._at))
 
@@ -1051,7 +1060,7 @@ class SecureBoost(LabelledEstimator):
     task: "auto", "binary", "multiclass", "regression" or "count". label_party: whose labels.
     label_dp: ε of randomised response, through which alone the trees know labels, or None.
     weight_column: of the label party, says how often each of its rows counts; no feature then.
-    A checkpoint is what the label party keeps every ten trees.
+    A checkpoint is what the label party keeps every ten trees; partners keep of which rows it is.
     """
 
     trees: int = 200

@@ -188,7 +188,7 @@ class FedMatch(HorizontalEstimator):
 
     tau: float = 0.75
     lr: float = 0.01
-    l2: float = 10.0
+    l2: float = 0.01
 
     _rules: ClassVar[Rules] = {"l2": at_least(0)}
 
@@ -256,7 +256,7 @@ class FedLoKe(HorizontalEstimator):
         "paper": {**HorizontalEstimator.PRESETS["paper"], "keep": 0.95}
     }
 
-    keep: float = 0.95
+    keep: float = 0.2
 
     _rules: ClassVar[Rules] = {"keep": ("between 0 and 1", lambda value: 0 <= value <= 1)}
 

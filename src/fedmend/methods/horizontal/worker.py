@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from fedmend.methods.horizontal.rounds import (
 )
 from fedmend.methods.horizontal.tallies import judged, log_loss, odds_moments, ranks, tally
 from fedmend.secure.sums import offer_summand
+from fedmend.split.checkpoints import digest_of_rows, of_rows, require_rows
 from fedmend.split.config import resolve_device
 from fedmend.split.features import folds_of
 from fedmend.split.labels import ReportedLabels, ask_for_noise
@@ -235,7 +237,8 @@ class ClientWorker(Worker):
         round, a run that is cut off goes on from the one before.
         """
         folder = self.site.folder(path)
-        write_file(folder / STATE.format(number), self.site.state.get(self._key, {}))
+        state = of_rows(self.site.state.get(self._key, {}), self._made_of)
+        write_file(folder / STATE.format(number), state)
         before = sorted(folder.glob(STATE.replace("{:06d}", "*")))
         for old in [each for each in before if each.name < STATE.format(number)][:-1]:
             old.unlink()
@@ -244,8 +247,13 @@ class ClientWorker(Worker):
     def load_state(self, path: str, number: int) -> None:
         """Go on with what was kept of this round."""
         kept = read_file(self.site.folder(path) / STATE.format(number), self.site.name)
+        kept = require_rows(kept, self._made_of, self.site.name)
         device = resolve_device(self.site.device)
         self.site.state[self._key] = {key: value.to(device) for key, value in kept.items()}
+
+    @cached_property
+    def _made_of(self) -> str:
+        return digest_of_rows(self.table)
 
     def about_rows(self, method: str) -> str:
         return "columns" if method in ("columns", "moments") else "labels"

@@ -286,6 +286,14 @@ class Sum:
                 found[group][ridge] = found[group].get(ridge, 0.0) + kept[:, number]
         return found
 
+    def judges(self) -> list[Tensor]:
+        """For each group and ridge, which rows some model of the two has not seen: bool [n]."""
+        return [
+            torch.isin(self.unseen, self.unseen.new_tensor([f for f, r in models if r == ridge]))
+            for models in self.plan.values()
+            for ridge in dict.fromkeys(r for _, r in models)
+        ]
+
     def unseen_scores(
         self, scores: Mapping[str, Tensor], party: str, mix: Mapping[str, Mapping[float, float]]
     ) -> dict[str, Tensor]:

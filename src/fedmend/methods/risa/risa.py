@@ -73,9 +73,9 @@ EPOCHS_OF_FOLD, BATCH_OF_FOLD = 8, 128
 """Of few rows of more than two classes, where the model is compared and not kept: it says nearly
 the same of held-out rows. A batch has ten rows of each class, or more."""
 ADDITIVE_ROUNDS = 25
-CELLS_TO_CHOOSE = 4000
+CELLS_TO_CHOOSE, FEWEST_LEFT_OUT = 4000, 100
 """Rows times classes on which the ridge is chosen; it says how large weights are, not how many
-rows there are."""
+rows there are. A few rows that are left out could be told from all of them: none is then."""
 
 
 @dataclass(frozen=True)
@@ -366,7 +366,9 @@ class Stages:
         parties = [name for name, width in widths.items() if width]
         if not parties:
             return {}
-        count = min(len(rows), max(500, CELLS_TO_CHOOSE // len(self.network.classes)))
+        count = max(500, CELLS_TO_CHOOSE // len(self.network.classes))
+        if len(rows) < count + FEWEST_LEFT_OUT:
+            count = len(rows)
         some = np.linspace(0, len(rows) - 1, count).astype(np.int64)
         plan = {group: models_of(RIDGES, range(folds)) for group in (ALIGNED, *parties)}
         found = session.top.additive_shares(self._learn_models(session, rows, some, plan))

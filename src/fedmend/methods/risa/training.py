@@ -200,6 +200,7 @@ class EvidenceTopModel(_ByEpochs, TopModel):
         self.reliable: dict[str, Tensor] = {}
         self._places: dict[str, Tensor] = {}
         self._layout: list[tuple[Tensor, Tensor]] = []
+        self._walked: list[tuple[Tensor, Tensor | None, dict[str, Tensor]]] = []
         self._judged = Recorded(lambda: JudgeStep(self), can_record(device, bottom, top))
 
     def walk(self, order: MixedOrder) -> int:  # type: ignore[override]
@@ -217,6 +218,7 @@ class EvidenceTopModel(_ByEpochs, TopModel):
     def _batch_loss(
         self, embeddings: Mapping[str, Tensor], numbers: Tensor, draws: Weak | None
     ) -> Tensor:
+        self._walked.append((numbers, self.unseen, self.reliable))
         given = [embeddings[name] for name in self.names if name != self.own]
         if self.own_embedding is not None:
             here = self._places[str(self.own)]
@@ -234,7 +236,8 @@ class EvidenceTopModel(_ByEpochs, TopModel):
     def judge(self, whole: Sequence[Tensor], numbers: Tensor) -> tuple[Tensor, ...]:
         """The loss of a batch and, where rows are watched, the fused opinion on each of them."""
         assert self.targets is not None
-        targets, weights = self.targets.index_select(0, numbers), self._row_weights(numbers)
+        targets = self.targets.index_select(0, numbers)
+        weights = self._row_weights(numbers, self.unseen)
         if self._is_plain:
             return (self._plain_loss(whole, targets, weights),)
         sides = [
@@ -287,15 +290,38 @@ class EvidenceTopModel(_ByEpochs, TopModel):
         trust = self.reliable[name].index_select(0, numbers)
         return imputed + trust[:, None] * (side - imputed)
 
-    def _row_weights(self, numbers: Tensor) -> Tensor:
+    def _row_weights(self, numbers: Tensor, unseen: Tensor | None) -> Tensor:
         """How far rows count [n]; in an ensemble for each of its networks [members, n]."""
         found = torch.ones(len(numbers), dtype=self.settings.dtype, device=self.device)
         if self.top.spec.members == 1:
             return found
         members = torch.arange(self.top.spec.members, device=self.device)[:, None]
-        if self.unseen is None:
+        if unseen is None:
             return found.expand(len(members), -1)
-        return found * (self.unseen.index_select(0, numbers) != members)
+        return found * (unseen.index_select(0, numbers) != members)
+
+    def _forget_loss(self) -> None:
+        super()._forget_loss()
+        self._walked = []
+
+    def loss_weights(self) -> Tensor:
+        """How far each row counts in the terms of the loss that would be told now.
+
+        By head (those of the parties where they have a loss, then all of the batch) and network,
+        as things stood when the rows were walked. **Shape** [heads, members, N].
+        """
+        assert self.targets is not None
+        heads = self.names if self.top.spec.heads and self.how.party else []
+        shape = len(heads) + 1, self.top.spec.members, len(self.targets)
+        found = torch.zeros(shape, device=self.device)
+        for numbers, unseen, reliable in self._walked:
+            sides = [torch.ones(len(numbers), device=self.device)]
+            for name, (_, known) in zip(heads, self._layout, strict=False):
+                sides.append(known * reliable[name][numbers] if name in reliable else known.float())
+            weights = torch.stack(sides)[:, None] * self._row_weights(numbers, unseen).float()
+            weights /= weights.sum(-1, keepdim=True).clamp_min(1e-6)
+            found.index_add_(2, numbers, weights)
+        return found
 
     # ------------------------------------------------------------------ without training
 

@@ -57,6 +57,7 @@ from fedmend.split.workers import (
     SplitWorker,
     TopPlan,
     TopWorker,
+    has_label,
     require_outputs_of,
     row_numbers,
 )
@@ -139,6 +140,7 @@ class EvidenceWorker(SharesBottom, SplitWorker):
     """What bottoms and heads have in common: own rows, the mean row, several bottoms."""
 
     part_type: ClassVar[type[Part]] = EvidencePart
+    keeps_numbers: ClassVar[bool] = True
 
     @exposed(kind="control")
     def drop(self) -> None:
@@ -256,6 +258,7 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
 
     trained: EvidenceTopModel
     _sum: Sum
+    _sum_rows: np.ndarray
 
     def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
         super().__init__(site, scope, model=model)
@@ -421,6 +424,7 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
         places: which of `rows`, those judged last, take part.
         """
         heads = self._part_top()
+        self._sum_rows = rows[places]
         targets = torch.from_numpy(self._known_of(rows)[places]).to(self.device)
         classes = len(heads.labels.classes_)
         offset = torch.zeros(len(places), classes, device=self.device)
@@ -686,7 +690,7 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
     # ------------------------------------------------------------------ its labels
 
     def about_rows(self, method: str) -> str:
-        about_columns = ("carried", "made_up", "additive_shares", "mass")
+        about_columns = ("carried", "made_up", "mass")
         return "columns" if method in about_columns else "labels"
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
@@ -694,6 +698,13 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
             return [self._labelled_of(kwargs.get("rows"))]
         if method == "metrics":  # of all rows at hand, whichever are named
             return [self._labelled_of(None)]
+        if method == "loss":  # each head and network has one of its own in it
+            rows = np.flatnonzero(has_label(self._targets()))
+            for weights in self.trained.loss_weights().flatten(0, 1).cpu().numpy():
+                self.site.rows.require(method, self.table, self._rows_used[rows], weights[rows])
+        if method == "additive_shares":
+            found = [each.cpu().numpy() for each in self._sum.judges()]
+            return [self._labelled_of(self._sum_rows[judges]) for judges in found]
         return super().rows_asked(method, kwargs)
 
     def _known_of(self, rows: np.ndarray) -> np.ndarray:
