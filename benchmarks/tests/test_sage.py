@@ -70,6 +70,8 @@ def test_a_name_may_say_what_is_set_otherwise() -> None:
     assert estimator_of("CPG only tau=0.5", "default").get_params()["tau"] == 0.5
     with pytest.raises(ConfigError, match="no number"):
         estimator_of("FedMatch l2=much", "default")
+    with pytest.raises(ConfigError, match="rounds, which is set already"):
+        estimator_of("FedMatch rounds=3", "default", rounds=2)
     with pytest.raises(ConfigError, match="there is no 'FedMatsch'.*FedMatch"):
         run(methods="FedMatsch l2=1", dataset="digits")
     curve = curve_of("FedMatch l2=0.1", [0.5])
@@ -89,9 +91,11 @@ def test_settings_are_chosen_on_rows_that_nobody_trains_on(tmp_path: Path) -> No
     options = {"methods": "FedAvg", "dataset": "digits", "rounds": 1, "device": "cpu"}
     options |= {"settings": "default", "precision": "float32", "folder": str(tmp_path)}
     run(**options, held_out=0.25)
+    with pytest.raises(ConfigError, match="held_out is a share below 1"):
+        run(**options, held_out=1.0)
     run(**options)
     names = sorted(each.name for each in tmp_path.glob("*.json"))
-    assert names == ["digits-fedavg-0.5-0.json", "digits-fedavg-held-0.5-0.json"]
+    assert names == ["digits-fedavg-0.5-0.json", "digits-fedavg-held0.25-0.5-0.json"]
 
 
 def test_rows_and_bars() -> None:

@@ -42,7 +42,7 @@ class Curve:
         """What its files are called."""
         method = re.sub("[+ =]", "-", self.method.lower())
         warm = f"-warm{self.settings['warmup']}" if self.settings.get("warmup") else ""
-        held = "-held" if self.settings.get("held_out") else ""
+        held = f"-held{self.settings['held_out']:g}" if self.settings.get("held_out") else ""
         return f"{self.dataset}-{method}{warm}{held}-{self.alpha:g}-{self.seed}"
 
     @property

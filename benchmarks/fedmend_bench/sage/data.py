@@ -67,6 +67,8 @@ def world_of(
         raise ConfigError(
             f"dataset = {dataset!r} is not one of {', '.join(DATASETS)}. Mend: choose one"
         )
+    if not 0 <= held_out < 1:
+        raise ConfigError(f"held_out is a share below 1, got {held_out:g}. Mend: 0.25, say")
     source = _digits(seed) if dataset == "digits" else _pictures(dataset, tuple(sheets))
     views, y = source.views, source.y
     order = np.random.default_rng([seed, 13]).permutation(len(y))

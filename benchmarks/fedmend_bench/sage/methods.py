@@ -86,6 +86,8 @@ def estimator_of(name: str, settings: str, **changes: Any) -> HorizontalEstimato
         raise ConfigError(f"settings must be one of {', '.join(SETTINGS)}, got {settings!r}")
     method, set_otherwise = with_settings(name)
     cls, own = METHODS[method]
+    if twice := sorted(set(set_otherwise) & {*own, *changes}):
+        raise ConfigError(f"{name!r} sets {twice[0]}, which is set already. Mend: leave it out")
     return (cls.paper if settings == "paper" else cls)(**own, **set_otherwise, **changes)
 
 

@@ -186,9 +186,11 @@ class FoldWorker(Worker):
             return order, ""
         codes = pd.factorize(self.table.y.iloc[order])[0]
         draws = np.sort(self.site.draws_of(self.table.ids[order]))
-        way, few = f"{folds} {digest_of(draws.view(np.int64))}", len(np.unique(codes))
-        few = max(few, self.site.rows.least)  # and no numbers, of which each is a class of its own
-        if len(order) // folds < few or self.site.vault.get(_DEALT, way) != way:
+        way, least = f"{folds} {digest_of(draws.view(np.int64))}", len(np.unique(codes))
+        least = max(
+            least, self.site.rows.least
+        )  # and no numbers, of which each is a class of its own
+        if len(order) // folds < least or self.site.vault.get(_DEALT, way) != way:
             return order, ""
         if not self.site.reproducible:
             mixed = self.site.rng(f"folds {way}").permutation(len(order))
