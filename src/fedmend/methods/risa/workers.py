@@ -64,6 +64,9 @@ from fedmend.split.workers import (
 
 _WITHOUT = "without "
 
+_ABOUT = {"made_up": "columns", "mass": "opinions", "carried": "contributions"}
+"""What is asked of rows that is not about their labels."""
+
 # ---------------------------------------------------------------------------------- what is kept
 
 
@@ -690,14 +693,18 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
     # ------------------------------------------------------------------ its labels
 
     def about_rows(self, method: str) -> str:
-        about_columns = ("carried", "made_up", "mass")
-        return "columns" if method in about_columns else "labels"
+        return _ABOUT.get(method, "labels")
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         if method == "calibrate":
             return [self._labelled_of(kwargs.get("rows"))]
         if method == "metrics":  # of all rows at hand, whichever are named
             return [self._labelled_of(None)]
+        if method == "mass":
+            return [self._places_of(*self._kinds_judged())]
+        if method == "carried":
+            cases = [kwargs["kind"], *(_WITHOUT + name for name in kwargs["known"])]
+            return [self._places_of(case) for case in cases]
         if method == "loss":  # each head and network has one of its own in it
             rows = np.flatnonzero(has_label(self._targets()))
             for weights in self.trained.loss_weights().flatten(0, 1).cpu().numpy():
@@ -706,6 +713,11 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
             found = [each.cpu().numpy() for each in self._sum.judges()]
             return [self._labelled_of(self._sum_rows[judges]) for judges in found]
         return super().rows_asked(method, kwargs)
+
+    def _places_of(self, *kinds: str) -> np.ndarray:
+        """The places in the table of the rows judged, one judged twice named twice."""
+        judged = (rows for kind in kinds for rows in self._judged_rows.get(kind, []))
+        return self._rows_used[np.concatenate([np.zeros(0, np.int64), *judged])]
 
     def _known_of(self, rows: np.ndarray) -> np.ndarray:
         """What is known of the classes of rows: their numbers [n], or likelihoods [n, K]."""
