@@ -186,9 +186,11 @@ def test_categories_of_few_rows_stay_with_their_owner():
 
 
 def test_trees_of_few_rows_that_count():
-    """Any column of the label party can be named for weights; how many are above 0 was told."""
+    """Any column of the label party can be named for weights: few of its rows may have them all."""
     frame = table().frame.assign(
-        sick=np.arange(ROWS) // (ROWS - 3) * 1.0, paid=np.arange(ROWS) // 60 * 1.0
+        sick=np.arange(ROWS) // (ROWS - 3) * 1.0,
+        rich=np.where(np.arange(ROWS) < ROWS - 3, 1.0, 1e3),
+        paid=np.arange(ROWS) // 60 * 1.0,
     )
     site = Site("bank", {"train": Table(np.arange(ROWS), frame, label="default")})
     site.alignments["train"] = Alignment(np.arange(50), np.arange(50, ROWS))
@@ -203,8 +205,9 @@ def test_trees_of_few_rows_that_count():
         return trees.begin(segments=segments, growth=growth, settings=how, least=1, met={})
 
     everybody = [["aligned", 50], ["bank", ROWS - 50]]
-    with pytest.raises(Refused, match=r"'bank'.*fewer than 10 of its rows.*Mend"):
-        begin("sick", everybody)
+    for few in ("sick", "rich"):
+        with pytest.raises(Refused, match=rf"'bank'.*{few}.*fewer than 10 of its rows.*Mend"):
+            begin(few, everybody)
     with pytest.raises(Refused, match="fewer than 10 of its rows"):
         begin(None, [["telco", 300]])  # rows of others stood for the last one here
     for column, segments in (("paid", everybody), ("paid", everybody[:1]), (None, everybody)):

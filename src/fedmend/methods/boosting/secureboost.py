@@ -476,9 +476,11 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         )[self._rows_used]
         rows = np.flatnonzero(has_label(encoded))
         weights = self._weights(rows, grown.min_leaf)
+        counted, call = np.ones(len(rows)), "begin"
         if weights is not None:
             rows = rows[weights[rows] > 0]
-        self.site.rows.require("begin", self.table, self._rows_used[rows], np.ones(len(rows)))
+            counted, call = weights[rows], f"begin, by the weights in {self._weight_column!r},"
+        self.site.rows.require(call, self.table, self._rows_used[rows], counted)
         if part.counts:
             encoded = part.labels.inverse(encoded)
         likelihood, likely = self._label_likelihood(), None
