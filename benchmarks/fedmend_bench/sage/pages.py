@@ -43,6 +43,12 @@ def _groups(curves: Sequence[Curve]) -> list[list[Curve]]:
     return list(found.values())
 
 
+def _longest(group: Sequence[Curve]) -> list[Curve]:
+    """The runs that have as many rounds as any: one that was cut off is no seed of a mean."""
+    rounds = max(curve.rounds[-1]["round"] for curve in group)
+    return [curve for curve in group if curve.rounds[-1]["round"] == rounds]
+
+
 def _last_ten(curve: Curve, key: str = "accuracy") -> float | None:
     return curve.late(key) if curve.whole else None
 
@@ -79,7 +85,7 @@ def _standing(file: Path, key: str) -> str:
             ]
             top = next(each["round"] for each in curve.rounds if each.get(key) == best)
             line = [
-                method + (" (one seed)" if len(group) == 1 else ""),
+                method + (" (one seed)" if len(_longest(group)) == 1 else ""),
                 f"{alpha:g}",
                 str(curve.seed),
                 str(curve.rounds[-1]["round"]),
@@ -91,9 +97,10 @@ def _standing(file: Path, key: str) -> str:
             if key == "accuracy":
                 line += [md.percent(curve.averaged.get("5")), str(paper.get(method, "–"))]
             lines.append(line)
-        if len(group) > 1:
-            means = [_averaged(group, tell) for tell in told]
-            line = [f"**{method}, mean ± s.e.**", f"{alpha:g}", f"{len(group)} seeds", "", *means]
+        ended = _longest(group)
+        if len(ended) > 1:
+            means = [_averaged(ended, tell) for tell in told]
+            line = [f"**{method}, mean ± s.e.**", f"{alpha:g}", f"{len(ended)} seeds", "", *means]
             lines.append(line + [""] * (len(lines[-1]) - len(line)))
     head = ["", "alpha", "seed", "rounds", "last, %", "best, % (round)", "mean of the last ten, %"]
     head.append("first at the paper's figure for SAGE")
@@ -105,8 +112,8 @@ def _standing(file: Path, key: str) -> str:
 def _in_short(file: Path) -> str:
     """Long runs of the paper's Table 1, for the page of all benchmarks."""
     lines = []
-    for group in _groups(read_curves(file)):
-        rounds = min(curve.rounds[-1]["round"] for curve in group)
+    for group in map(_longest, _groups(read_curves(file))):
+        rounds = group[0].rounds[-1]["round"]
         method, alpha = group[0].method, group[0].alpha
         paper = paper_accuracy("cifar10", alpha).get(method)
         if rounds >= 200 and paper is not None:
