@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -33,7 +34,7 @@ from fedmend.federation import Policy
 from fedmend.federation.engines.flare.host import Hello
 from fedmend.federation.ledger import read_ledger
 from fedmend.serve import answering
-from fedmend.serve.channel import IDLE_SECONDS, Channel
+from fedmend.serve.channel import IDLE_SECONDS, Channel, Listener
 from fedmend.serve.partner import PartnerServer, served_only
 from fedmend.serve.service import Families, WholeRun, open_kit
 from fedmend.serve.serving import PredictServer
@@ -541,3 +542,26 @@ def test_nobody_listens(tmp_path):
         port = probe.getsockname()[1]
     with pytest.raises(PartyAbsent, match="cannot be reached"):
         Channel("telco", f"127.0.0.1:{port}", kit)
+
+
+def test_one_connection_that_fails_in_coming_ends_no_service(tmp_path, monkeypatch):
+    """As one does that is gone before it is taken, or while too many files are open."""
+    authority = Authority()
+    kits = [authority.kit(tmp_path / name, name) for name in ("telco", "shop")]
+    listener = Listener(kits[0], "127.0.0.1:0", frozenset(), lambda *_: None, lambda _: None)
+    accept, failures = socket.socket.accept, [OSError(errno.EMFILE, "Too many open files")]
+    monkeypatch.setattr(
+        socket.socket, "accept", lambda self: accept(self) if not failures else _raise(failures)
+    )
+    thread = threading.Thread(target=listener.serve)
+    thread.start()
+    try:
+        Channel("telco", listener.address, kits[1]).close()
+    finally:
+        listener.close()
+        thread.join()
+    assert not failures
+
+
+def _raise(failures):
+    raise failures.pop()

@@ -29,6 +29,7 @@ STALL_SECONDS = 30.0
 """After so long without the rest of a reply a connection is given up."""
 IDLE_SECONDS = 0.5
 """So often one looks whether the other side of a silent connection is still there."""
+ACCEPT_SECONDS = 0.05
 MAX_WAITING = 16
 """Connections that have not shown their certificate yet."""
 MAX_OF_A_PARTY = 8
@@ -126,8 +127,10 @@ class Listener:
             self._waiting.acquire()
             try:
                 end, where = self._ears.accept()
-            except OSError:
-                return
+            except OSError:  # closed; or of one connection, or for want of room: others may come
+                self._waiting.release()
+                time.sleep(ACCEPT_SECONDS)
+                continue
             threading.Thread(
                 target=self._greet, args=(end, where[0]), name="fedmend-asker", daemon=True
             ).start()

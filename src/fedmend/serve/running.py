@@ -99,8 +99,10 @@ def predict_tables(
 ) -> Iterator[tuple[list[Predicted], Any]]:
     """Predict tables in this process; the workers have the answers, party by party."""
     policies = {party.name: party.policy.build() for party in config.party}
-    # The rows were given here: what a model says of them is for who gave them.
-    mine = {name: replace(each, foreign_predictions=1) for name, each in policies.items()}
+    # The rows were given here: what a model says of them, however few, is for who gave them.
+    mine = {
+        name: replace(each, foreign_predictions=1, min_rows=1) for name, each in policies.items()
+    }
     parties = [Party(name, table, policy=mine[name]) for name, table in given.items()]
     if not model.horizontal:
         # Parties that were given no rows: their part is here, over an empty table.
@@ -161,7 +163,7 @@ def predict_alone(
     table = read_rows(rows, party, schema_of(folder))
     home = folder.resolve().parent
     # The party asks itself, with a top that it was once sent.
-    own = Policy(foreign_predictions=MACHINES_PREDICTIONS)
+    own = Policy(foreign_predictions=MACHINES_PREDICTIONS, min_rows=1)
     fed = Federation(Party(party.name, table, home=home, policy=own), device=device)
     title = METHODS[name].shown
     with fed, fed.workers(PredictionWorker) as workers:
