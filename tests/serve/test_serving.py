@@ -128,6 +128,9 @@ def test_one_row_of_one_party_and_what_it_expects(server, rows):
         "id": "id", "columns": {"a": "continuous", "b": "continuous", "city": "nominal"},
     }  # fmt: skip
     assert about["label_party"] == "bank"
+    # A name may need to be written so: that of `party adopt --run`, say.
+    asked = {"ids": [1000], "deadline_ms": 60_000}
+    assert ask(server.address, asked, path="models/%72un/vfl/predict")[0] == 200
     # Port 80 is not named by browsers.
     assert ask(server.address, rows, Host="localhost")[0] == 200
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from fedmend._files import write_whole
 from fedmend._json import typed
-from fedmend.deploy.provision import anchor_server, kit_certificates, require_valid
+from fedmend.deploy.provision import anchor_server, require_kit_valid
 from fedmend.deploy.reach import reach, require_free
 from fedmend.errors import ConfigError, MissingExtra
 from fedmend.federation.engines.flare.events import EVENTS_FILE, Events
@@ -135,11 +135,7 @@ class Daemon:
 
     def require_valid(self) -> None:
         """That the certificates of this kit are valid now."""
-        mend = (
-            "the coordinator makes a new one ('fedmend party renew', for all 'fedmend provision "
-            "--force') and hands it out"
-        )
-        require_valid(kit_certificates(self.kit), mend)
+        require_kit_valid(self.kit)
 
     def stop(self, *, seconds: float = 20.0) -> bool:
         """End the supervisor and all below it; False when nothing ran."""

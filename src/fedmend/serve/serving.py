@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TextIO
+from urllib.parse import unquote
 
 from fedmend._json import plain
 from fedmend.deploy.party_file import load_party
@@ -357,7 +358,7 @@ class _Handler(LoopbackHandler):
             self._try(pages[self.path])
 
     def do_POST(self) -> None:
-        body, named = self.body(MAX_REQUEST_BYTES), MODEL_PATH.fullmatch(self.path)
+        body, named = self.body(MAX_REQUEST_BYTES), MODEL_PATH.fullmatch(unquote(self.path))
         if body is None or not self._is_for("/predict", *([self.path] if named else [])):
             return
         service = self.app.versions.find(named[1]) if named else None
