@@ -194,6 +194,8 @@ def _not_alone(folder: Path, party: str) -> DataError:
                 party=party,
                 mend=f"--method of one whose top can be handed out (vfl, risa), and {asked}",
             )
+        if not (folder / FILE).is_file():  # a run over machines
+            return _kept_elsewhere(party)
     return DataError(
         f"{folder} holds no model that can decide alone",
         party=party,
@@ -354,9 +356,13 @@ def require_parts(model: KeptModel) -> None:
     parties = [] if model.horizontal else model.parties
     kept = [name for name in parties if not (model.folder / name / FILE).is_file()]
     if kept:
-        raise DataError(
-            "keeps its part of the model to itself",
-            party=kept[0],
-            mend="fedmend predict --engine flare, or --part with its kit; at the party itself "
-            "fedmend party predict",
-        )
+        raise _kept_elsewhere(kept[0])
+
+
+def _kept_elsewhere(party: str) -> DataError:
+    return DataError(
+        "keeps its part of the model to itself",
+        party=party,
+        mend="fedmend predict --engine flare, or --part with its kit; at the party itself "
+        "fedmend party predict",
+    )
