@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import html
 import json
+import os
 from urllib.parse import urlencode
 
 import numpy as np
@@ -13,6 +15,7 @@ from tests.deploy.conftest import Asked
 from tests.serve.conftest import serving
 
 from fedmend.console.server import ConsoleServer
+from fedmend.deploy import history
 from fedmend.deploy.consent import ask, consent, give_answer, open_question
 from fedmend.deploy.history import add_rule, decisions
 from fedmend.deploy.ledgers import verify_run
@@ -441,6 +444,26 @@ def test_a_model_is_revoked_and_put_back(visitor):
     assert [each.what for each in decisions(visitor.kit)] == [
         "revoked: vfl of r1", "put back: vfl of r1",
     ]  # fmt: skip
+
+
+def test_models_of_a_run_whose_name_begins_with_no_letter_are_revoked(visitor):
+    """The folder was called Übung."""
+    (visitor.kit / "runs" / "-bung-1a2b" / "vfl").mkdir(parents=True)
+    assert "nobody" in visitor.post("/models/revoke", run="-bung-1a2b", method="vfl")
+
+
+def test_what_the_disk_refuses_is_told_on_the_page(visitor, monkeypatch):
+    def full(*given, **more):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "party.toml")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(history, "write_whole", full)
+        page = visitor.post("/rules/new", 500, answer="no", methods="vfl")
+    assert "No space left on device" in page and "party.toml" in page and "Mend: room" in page
+    crossed(visitor.kit)
+    for theirs in ("x" * 5000, "~nobody-of-this-name/ledger.jsonl"):
+        page = visitor.post("/ledgers/compare", 500, run="r1", theirs=theirs)
+        assert "not finished: " in page and "Mend" in page
 
 
 def test_labels_in_doubt_are_decided_into_a_file(visitor):

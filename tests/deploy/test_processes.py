@@ -127,6 +127,20 @@ def test_a_process_id_of_somebody_else_is_not_taken_for_ours(daemon):
     path.unlink()
 
 
+def test_a_clock_that_is_set_ends_nothing(daemon, monkeypatch):
+    """psutil tells when a process was born by the clock; a second party is not to be started."""
+    found, told = daemon.start(owned=True), psutil._pslinux.boot_time
+    for hours in (2.0, -2.0):
+        monkeypatch.setattr(psutil._pslinux, "boot_time", lambda by=hours: told() + 3600 * by)
+        assert Daemon(daemon.kit).running() == found
+        assert abs(found.began - psutil.Process(found.supervisor).create_time()) < 1.0
+    path = daemon.kit / "process.json"
+    known = json.loads(path.read_text())
+    path.write_text(json.dumps(known | {"boot": "of another start"}))
+    assert daemon.running() is None
+    path.write_text(json.dumps(known))
+
+
 def test_kits_are_not_mixed_up(kits, fedmend):
     assert role_of(kits.server) == "server"
     assert "is the kit of a server" in fedmend("party", "start", kits.server)[2]

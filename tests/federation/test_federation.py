@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import threading
 from contextlib import closing
 from dataclasses import asdict
@@ -35,6 +36,8 @@ from fedmend.federation import (
     read_ledger,
     wire,
 )
+from fedmend.federation.ledger import inspect_ledger
+from fedmend.federation.wire import Measure
 
 
 class TallyWorker(Worker):
@@ -409,3 +412,23 @@ def test_the_name_of_rows_cannot_name_a_place(scope: str) -> None:
     with pytest.raises(Refused, match="is no name for rows"):
         fed.engine.start("a", "TallyWorker", scope, {})
     assert [entry.note for entry in fed.ledger].count("refused") == 1
+
+
+def test_a_disk_that_was_full_for_a_while_costs_the_ledger_no_line(tmp_path):
+    """What a service asks meanwhile fails; what it asks afterwards goes on a whole chain."""
+    words = Measure("3", "int64", 44, "")
+    ledger, path = Ledger(tmp_path / "ledger.jsonl"), tmp_path / "ledger.jsonl"
+    ledger.record("bank", "coordinator", "Rank.sums", "statistic", words)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100, limits[1]))
+    try:
+        for _ in range(60):
+            with pytest.raises(OSError, match="File too large"):
+                ledger.record("bank", "coordinator", "Rank.sums", "statistic", words)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    ledger.record("telco", "coordinator", "Rank.sums", "statistic", words)
+    ledger.close()
+    chain = inspect_ledger(path)
+    assert not chain.flaws and chain.head == ledger.head()
+    assert [each.sender for each in chain.entries] == ["bank", "bank", "telco"]

@@ -63,6 +63,16 @@ def test_a_blend_says_that_it_stays_with_the_label_party_and_what_would_not(tmp_
         BlendNetwork.hand_out(SimpleNamespace(label_party="bank"), "model", "telco", {})
 
 
+def test_a_label_party_whose_part_is_in_its_kit_is_told_where(tmp_path):
+    """After a run over machines; asking for a copy would be refused to it as well."""
+    (folder := tmp_path / "model" / "vfl").mkdir(parents=True)
+    saved = {"method": "VFL", "parties": ["bank", "telco"], "label_party": "bank"}
+    (folder / "model.json").write_text(json.dumps(saved))
+    bank = PartySettings(name="bank", id="id")
+    with pytest.raises(DataError, match=r"'bank'.*keeps its part.* Mend: .*--part with its kit"):
+        predict_alone(folder / "bank", bank, tmp_path / "new.csv", tmp_path / "out")
+
+
 def test_what_is_handed_out_stands_in_the_ledger(make_fed, make_frame, tmp_path):
     with pytest.raises(NotFitted, match="call fit"):
         fm.VFL().hand_out(tmp_path)

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -32,8 +33,8 @@ from fedmend.errors import ConfigError, DataError, PartyAbsent, Refused
 from fedmend.federation import Policy
 from fedmend.federation.engines.flare.host import Hello
 from fedmend.federation.ledger import read_ledger
-from fedmend.serve import answering
-from fedmend.serve.channel import IDLE_SECONDS, Channel
+from fedmend.serve import answering, channel
+from fedmend.serve.channel import IDLE_SECONDS, Channel, Listener
 from fedmend.serve.partner import PartnerServer, served_only
 from fedmend.serve.service import Families, WholeRun, open_kit
 from fedmend.serve.serving import PredictServer
@@ -48,7 +49,8 @@ SHARED = range(1050, 1150)  # of 1000 … 1159 here and 1040 … 1199 at the par
 class Authority:
     """Makes kits as provisioning does, with quicker keys."""
 
-    def __init__(self) -> None:
+    def __init__(self, days=90) -> None:
+        self.days = days
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedmend")])
         self.root = self._signed(self.name, self.key, ca=True)
@@ -58,8 +60,8 @@ class Authority:
         day = datetime.timedelta(days=1)
         return (
             x509.CertificateBuilder(self.name, name, key.public_key(), x509.random_serial_number())
-            .not_valid_before(now - day)
-            .not_valid_after(now + 90 * day)
+            .not_valid_before(now - 9 * day)
+            .not_valid_after(now + (90 if ca else self.days) * day)
             .add_extension(x509.BasicConstraints(ca, None), critical=True)
             .sign(self.key, SHA256())
         )
@@ -436,7 +438,7 @@ def test_models_side_by_side_one_on_trial_and_back_again(world):
             file.write_text(f'{before}model = "{trees}"\n')
             assert row() == risa and server.choose_again() == trees and row() == boosted
             file.write_text(f'{before}model = "run/nothing"\n')
-            with pytest.raises(ConfigError, match="holds no model 'run' 'nothing'"):
+            with pytest.raises(ConfigError, match="holds no model 'run/nothing'.* of.*vfl"):
                 server.choose_again()
             assert row() == boosted
             file.write_text(f'{before}model = "run/risa"\n')
@@ -541,3 +543,55 @@ def test_nobody_listens(tmp_path):
         port = probe.getsockname()[1]
     with pytest.raises(PartyAbsent, match="cannot be reached"):
         Channel("telco", f"127.0.0.1:{port}", kit)
+
+
+def test_a_certificate_that_is_over_is_named_on_both_sides(tmp_path, monkeypatch):
+    authority, told = Authority(), []
+    good = authority.kit(tmp_path / "good", "bank")
+    authority.days = -1
+    kits = {name: authority.kit(tmp_path / name, name) for name in ("bank", "telco")}
+    with pytest.raises(ConfigError, match=r"certificate of telco expired on .*Mend: .*renew"):
+        Listener(kits["telco"], "127.0.0.1:0", frozenset(["bank"]), None, told.append)
+    with pytest.raises(ConfigError, match=r"certificate of bank expired on .*Mend: .*renew"):
+        Channel("telco", "127.0.0.1:9", kits["bank"])
+    # while they are in use, or where the other side's clock is wrong
+    monkeypatch.setattr(channel, "require_kit_valid", lambda kit: None)
+    listener = Listener(kits["telco"], "127.0.0.1:0", frozenset(["bank"]), None, told.append)
+    thread = threading.Thread(target=listener.serve)
+    thread.start()
+    try:
+        with pytest.raises(PartyAbsent, match=r"not valid now \(certificate has expired\)"):
+            Channel("telco", listener.address, good)
+        listener._context = channel._context(good, server=True)
+        with contextlib.suppress(PartyAbsent):
+            Channel("bank", listener.address, kits["bank"]).close()
+        until = time.monotonic() + 20
+        while not any("refused" in each and "certificate has expired" in each for each in told):
+            assert time.monotonic() < until, told
+            time.sleep(0.02)
+    finally:
+        listener.close()
+        thread.join()
+
+
+def test_one_connection_that_fails_in_coming_ends_no_service(tmp_path, monkeypatch):
+    """As one does that is gone before it is taken, or while too many files are open."""
+    authority = Authority()
+    kits = [authority.kit(tmp_path / name, name) for name in ("telco", "shop")]
+    listener = Listener(kits[0], "127.0.0.1:0", frozenset(), lambda *_: None, lambda _: None)
+    accept, failures = socket.socket.accept, [OSError(errno.EMFILE, "Too many open files")]
+    monkeypatch.setattr(
+        socket.socket, "accept", lambda self: accept(self) if not failures else _raise(failures)
+    )
+    thread = threading.Thread(target=listener.serve)
+    thread.start()
+    try:
+        Channel("telco", listener.address, kits[1]).close()
+    finally:
+        listener.close()
+        thread.join()
+    assert not failures
+
+
+def _raise(failures):
+    raise failures.pop()

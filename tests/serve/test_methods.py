@@ -155,6 +155,14 @@ def test_three_parties_know_some_of_the_rows_each(three, tmp_path, method):
         assert (found.loc[known, "known_to"] == parties).all()
 
 
+def test_one_row_by_a_common_model(horizontal, tmp_path):
+    """It is the party's own row: nobody else is told anything of it."""
+    rows = files(tmp_path, south=people(30, 7).drop(columns="y").iloc[:1])
+    predict_run(horizontal, rows, tmp_path / "out", method="sage")
+    by_itself = alone(horizontal, rows, "south", tmp_path / "alone", "sage")
+    pd.testing.assert_frame_equal(by_itself, read(tmp_path / "out", "south"), atol=1e-6)
+
+
 def test_every_method_says_what_its_doubt_is_worth(vertical, horizontal, annotated):
     for run in (vertical, horizontal, annotated):
         for method in RunRecord.load(run).methods:

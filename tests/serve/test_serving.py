@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
+from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -16,8 +20,10 @@ import pytest
 from tests.serve.conftest import people, run_of, serving
 
 import fedmend as fm
+from fedmend.errors import ConfigError
 from fedmend.serve import predict_run
 from fedmend.serve import serving as room
+from fedmend.serve.service import Families
 from fedmend.serve.serving import PredictServer
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedmend.errors.PrivacyWarning")
@@ -32,6 +38,15 @@ def ask(address, content=None, path="predict", **headers):
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.loads(error.read())
+
+
+def look(address, path):
+    try:
+        with urllib.request.urlopen(address + path, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +128,9 @@ def test_one_row_of_one_party_and_what_it_expects(server, rows):
         "id": "id", "columns": {"a": "continuous", "b": "continuous", "city": "nominal"},
     }  # fmt: skip
     assert about["label_party"] == "bank"
+    # A name may need to be written so: that of `party adopt --run`, say.
+    asked = {"ids": [1000], "deadline_ms": 60_000}
+    assert ask(server.address, asked, path="models/%72un/vfl/predict")[0] == 200
     # Port 80 is not named by browsers.
     assert ask(server.address, rows, Host="localhost")[0] == 200
 
@@ -129,6 +147,8 @@ BAD = [
     ({"bank": [{"id": 1, "a": "x", "b": 1.0, "city": "Ulm"}]}, 422, "'bank'.*'a'.*'x'.*Mend"),
     ({"bank": [{"id": 1, "a": [1], "b": 1.0, "city": "Ulm"}]}, 422, "'bank'.*'a'.*one value"),
     ({"bank": [{"id": 1, "a": 10**400, "b": 1.0, "city": "Ulm"}]}, 422, "'bank'.*'a'.*64 bits"),
+    ({"bank": [{"id": 1, "a": 1e300, "b": 1.0, "city": "Ulm"}]}, 422, "'bank'.*'a'.*1e.300.*Mend"),
+    ({"ids": [1000], "deadline_ms": True}, 422, "deadline_ms.*True"),
     ({"bank": [{"id": "\ud800", "a": 1.0, "b": 1.0, "city": "Ulm"}]}, 422, "'bank'.*'id'.*text"),
     ({"bank": 2 * [{"id": 1, "a": 1.0, "b": 1.0, "city": "Ulm"}]}, 422, "'bank'.*Mend"),
 ]
@@ -155,6 +175,49 @@ def test_large_requests_are_not_read(server, monkeypatch):
     monkeypatch.setattr(room, "MAX_REQUEST_ROWS", 2)
     status, found = ask(server.address, {"bank": [{"id": each} for each in range(3)]})
     assert status == 422 and "fedmend predict takes files" in found["error"]
+
+
+def test_no_two_ways_to_see_where_a_request_ends(server):
+    """A proxy that sees them otherwise would hand an answer to somebody else."""
+    hidden = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    length = b"Content-Length: %d\r\n" % len(hidden)
+    asked = [
+        (b"GET /", length, b"200"),
+        (b"GET /", b"Transfer-Encoding: chunked\r\n", b"200"),
+        (b"POST /predict", b"Content-Length: 0\r\n" + length, b"411"),
+        (b"POST /predict", b"Content-Length: 0\r\nTransfer-Encoding: chunked\r\n", b"411"),
+    ]
+    host, port = server.address[7:-1].split(":")
+    for line, headers, status in asked:
+        with socket.create_connection((host, int(port)), timeout=10) as end:
+            end.sendall(line + b" HTTP/1.1\r\nHost: localhost\r\n" + headers + b"\r\n" + hidden)
+            with suppress(ConnectionResetError):  # some of it was not read
+                answer = b"".join(iter(partial(end.recv, 65536), b""))
+        assert answer.startswith(b"HTTP/1.1 " + status) and answer.count(b"HTTP/1.1 ") == 1, headers
+
+
+def test_a_log_that_cannot_be_written_is_told(vertical, tmp_path):
+    for log in (tmp_path, tmp_path / "none" / "log.jsonl"):
+        with pytest.raises(ConfigError, match=rf"--log {log} cannot be written.* Mend: "):
+            PredictServer(vertical, "vfl", log=log)
+
+
+def test_what_is_looked_at_is_told_in_words_where_tables_are_gone(vertical, tmp_path, capfd):
+    shutil.copytree(vertical, run := tmp_path / "run")
+    with serving(PredictServer(run, "vfl")) as server:
+        for path in ("health", "metrics"):
+            status, found = look(server.address, path)
+            assert status == 422 and "'bank'" in found and "Mend" in found
+        for name in ("bank.csv", "telco.csv"):
+            shutil.copy(vertical.parent / name, tmp_path / name)
+        assert look(server.address, "health")[0] == 200
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_names_with_quotation_marks_are_read_by_prometheus():
+    families = Families()
+    families.add("fedmend_partner_up gauge", 1, partner='St. "Anna"\\\n')
+    assert '{partner="St. \\"Anna\\"\\\\\\n"} 1\n' in str(families)
 
 
 def test_a_fault_of_ours_is_not_told_as_bad_json(server, monkeypatch, caplog):
@@ -193,6 +256,10 @@ def test_parties_of_the_same_columns_are_logged_too(horizontal, tmp_path):
     with serving(PredictServer(horizontal, "sage", log=log)) as server:
         assert ask(server.address, {"north": rows})[0] == 200
         assert ask(server.address, {"ids": [1]})[0] == 422
+        status, found = look(server.address, "health")
+        assert status == 200 and json.loads(found)["partners"] == {}
+        status, found = look(server.address, "metrics")
+        assert 'outcome="complete"} 12\n' in found
     told = [json.loads(each) for each in log.read_text().splitlines()]
     assert [(each["outcome"], each["rows"]) for each in told] == [("complete", 12), ("invalid", 0)]
 

@@ -146,7 +146,7 @@ def status(kit: Kit) -> None:
         typer.echo("not running")
     else:
         connected = "connected" if daemon.is_connected() else "not connected"
-        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.since))
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.began))
         typer.echo(f"running since {since} (process {found.supervisor}), {connected}")
     question = open_question(daemon.kit)
     if question is not None:

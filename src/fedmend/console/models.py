@@ -18,7 +18,7 @@ from fedmend.federation.engines.flare.host import RUN_FOLDER
 from fedmend.split.parts import FILE, MANIFEST
 
 REVOKED_FOLDER = "revoked"
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_PLAIN = re.compile(r"[\w-][\w.-]*")  # as parties let runs be named
 
 
 @dataclass(frozen=True)

@@ -184,6 +184,11 @@ class _Handler(LoopbackHandler):
             words = "\n".join([str(error), *getattr(error, "__notes__", ())])
             self._answer(home, HTTPStatus.UNPROCESSABLE_ENTITY, error=words)
             return
+        except (OSError, RuntimeError, ValueError) as error:  # a disk, or a name that is no path
+            logger.exception("%s could not be done", self.path)
+            words = f"not finished: {error}. Mend: room on the disk, or another name, then again"
+            self._answer(home, HTTPStatus.INTERNAL_SERVER_ERROR, error=words)
+            return
         if isinstance(done, Download):
             keep = {"Content-Disposition": f'attachment; filename="{done.name}"'}
             self.send(done.content, done.kind, more=keep)

@@ -373,8 +373,16 @@ class Encoder:
             np.isnan(values, out=absent[index])
             values -= scaled.mean
             values /= scaled.scale
-            by_column[index] = values
+            with np.errstate(over="ignore"):
+                by_column[index] = values
             by_column[index, absent[index]] = 0
+            if (infinite := np.isinf(by_column[index])).any():
+                raise DataError(
+                    f"so far from the values of training that no {self.dtype} holds it",
+                    column=scaled.column.name,
+                    value=python_scalar(series.iloc[int(infinite.argmax())]),
+                    mend="correct the cell or empty it",
+                )
         by_column[p:] = absent[indicated]
         return np.ascontiguousarray(by_column.T), np.ascontiguousarray(absent.T)
 

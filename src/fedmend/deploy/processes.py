@@ -23,7 +23,7 @@ from typing import Any
 
 from fedmend._files import write_whole
 from fedmend._json import typed
-from fedmend.deploy.provision import anchor_server, kit_certificates, require_valid
+from fedmend.deploy.provision import anchor_server, require_kit_valid
 from fedmend.deploy.reach import reach, require_free
 from fedmend.errors import ConfigError, MissingExtra
 from fedmend.federation.engines.flare.events import EVENTS_FILE, Events
@@ -44,12 +44,22 @@ LOOK_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Running:
-    """A supervisor that is up, and FLARE's process under it (0 while it is being restarted)."""
+    """A supervisor that is up, and FLARE's process under it (0 while it is being restarted).
+
+    since, child_since: seconds after the machine's start, whose mark is `boot`: the clock may be
+    set while they run.
+    """
 
     supervisor: int
     child: int
     since: float
     child_since: float = 0.0
+    boot: str = ""
+
+    @property
+    def began(self) -> float:
+        """Seconds since the epoch, by the clock as it is now."""
+        return float(_psutil().boot_time()) + self.since
 
 
 def role_of(kit: Path) -> str:
@@ -85,7 +95,8 @@ class Daemon:
         """Who ran this kit last, by its file."""
         try:
             known = json.loads((self.kit / PROCESS_FILE).read_text(encoding="utf-8"))
-            return typed(Running, known)
+            found = typed(Running, known)
+            return found if found.boot == _boot() else None
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None
 
@@ -124,11 +135,7 @@ class Daemon:
 
     def require_valid(self) -> None:
         """That the certificates of this kit are valid now."""
-        mend = (
-            "the coordinator makes a new one ('fedmend party renew', for all 'fedmend provision "
-            "--force') and hands it out"
-        )
-        require_valid(kit_certificates(self.kit), mend)
+        require_kit_valid(self.kit)
 
     def stop(self, *, seconds: float = 20.0) -> bool:
         """End the supervisor and all below it; False when nothing ran."""
@@ -246,7 +253,7 @@ class Daemon:
 
     def _remember(self, child: int) -> None:
         me, since = os.getpid(), _born(child) if child else 0.0
-        content = asdict(Running(me, child, _born(me), since))
+        content = asdict(Running(me, child, _born(me), since, _boot()))
         write_whole(self.kit / PROCESS_FILE, json.dumps(content))
 
     def _refuse_second(self) -> None:
@@ -286,17 +293,26 @@ def _is_alive(pid: int, since: float) -> bool:
     psutil = _psutil()
     try:
         process = psutil.Process(pid)
-        return abs(process.create_time() - since) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+        return abs(_born(pid) - since) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
 def _born(pid: int) -> float:
+    """Seconds after the machine's start; what psutil tells moves with the clock."""
     psutil = _psutil()
     try:
-        return float(psutil.Process(pid).create_time())
+        return float(psutil.Process(pid).create_time() - psutil.boot_time())
     except psutil.NoSuchProcess:
         return 0.0
+
+
+def _boot() -> str:
+    """What marks this start of the machine, after which the same numbers are other processes."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 def _end_processes(pid: int, seconds: float = 5.0, *, ask_all: bool = True) -> None:

@@ -476,6 +476,15 @@ def issued_certificates(authority: Path) -> Iterator[Named]:
                 yield "the authority" if name == "root_cert" else name, found
 
 
+def require_kit_valid(kit: Path) -> None:
+    """That the certificates of a kit are valid now."""
+    mend = (
+        "the coordinator makes a new one ('fedmend party renew', for all 'fedmend provision "
+        "--force') and hands it out"
+    )
+    require_valid(kit_certificates(kit), mend)
+
+
 def require_valid(certificates: Iterator[Named], mend: str) -> None:
     """Raise what is over or not valid yet; warn of what soon will be over."""
     problems: dict[str, None] = {}

@@ -21,10 +21,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from io import FileIO
 from json.encoder import encode_basestring_ascii
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 from fedmend._html import html_table
 from fedmend._json import typed
@@ -130,12 +131,13 @@ class Ledger:
         # key -> [first time, last time, count, first message, last message]; one window at a time
         self._window: dict[tuple[Any, ...], list[Any]] = {}
         self._window_ends = 0.0
-        self._file: TextIO | None = None
+        self._file: FileIO | None = None
+        self._owed = b""  # what a full disk has not taken: later lines go on from it
         self._head = Head(0, _BEGINNING)
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             cut_off = self._take_up(self.path)
-            self._file = self.path.open("a", encoding="utf-8")
+            self._file = FileIO(self.path, "a")
             if cut_off:
                 now, lost = time.time(), Measure("", "", cut_off, "")
                 self._write([_entry(("", "", "ledger", "control", *lost, CUT_OFF, ""), now, now)])
@@ -154,6 +156,7 @@ class Ledger:
         now = time.time()
         key = (sender, receiver, call, kind, *measure, note, opens)
         with self._lock:
+            self._bring()  # what cannot be written down does not cross
             if now >= self._window_ends:
                 self._close_window()
                 self._window_ends = now + WINDOW_SECONDS
@@ -173,7 +176,7 @@ class Ledger:
         with self._lock:
             self._close_window()
             if self._file is not None:
-                self._file.flush()
+                self._bring()
                 os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -237,8 +240,12 @@ class Ledger:
         if self._file is not None:
             for entry in fresh:
                 line, self._head = _line(self._head, entry)
-                self._file.write(line)
-            self._file.flush()
+                self._owed += line.encode()
+            self._bring()
+
+    def _bring(self) -> None:
+        while self._file is not None and self._owed:
+            self._owed = self._owed[self._file.write(self._owed) :]
 
     def _take_up(self, path: Path) -> int:
         """Go on with the chain of the file; how many bytes of a line that was cut off are gone.

@@ -20,6 +20,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Protocol
 
+from fedmend.deploy.provision import require_kit_valid
 from fedmend.errors import ConfigError, FedmendError, PartyAbsent, WireError
 from fedmend.federation import wire
 from fedmend.federation.engines.flare.link import ABSENT, OK, Frame, Link
@@ -29,6 +30,9 @@ STALL_SECONDS = 30.0
 """After so long without the rest of a reply a connection is given up."""
 IDLE_SECONDS = 0.5
 """So often one looks whether the other side of a silent connection is still there."""
+ACCEPT_SECONDS = 0.05
+_UNTIMELY = (9, 10)
+"""OpenSSL's numbers of certificates that are not valid yet, or not any more."""
 MAX_WAITING = 16
 """Connections that have not shown their certificate yet."""
 MAX_OF_A_PARTY = 8
@@ -53,6 +57,7 @@ def split_address(text: str, what: str = "address") -> tuple[str, int]:
 
 def _context(kit: Path, *, server: bool) -> ssl.SSLContext:
     """As whose kit it is, believing the federation's authority and nobody else."""
+    require_kit_valid(kit)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     # Kits name parties, not hosts: the name is compared with the party's (`_peer`).
@@ -126,8 +131,10 @@ class Listener:
             self._waiting.acquire()
             try:
                 end, where = self._ears.accept()
-            except OSError:
-                return
+            except OSError:  # closed; or of one connection, or for want of room: others may come
+                self._waiting.release()
+                time.sleep(ACCEPT_SECONDS)
+                continue
             threading.Thread(
                 target=self._greet, args=(end, where[0]), name="fedmend-asker", daemon=True
             ).start()
@@ -170,7 +177,8 @@ class Listener:
             tls = self._context.wrap_socket(end, server_side=True)
         except (OSError, ssl.SSLError) as error:
             # One that is not TLS, or whose certificate this federation's authority did not sign.
-            self._told(f"refused a connection from {where}: {getattr(error, 'reason', error)}")
+            why = getattr(error, "verify_message", None) or getattr(error, "reason", None) or error
+            self._told(f"refused a connection from {where}: {why}")
             end.close()
             return "", None
         party = _peer(tls)
@@ -233,10 +241,12 @@ class Channel:
             end = socket.create_connection((host, port), HANDSHAKE_SECONDS)
             tls = context.wrap_socket(end, server_hostname=None)
         except ssl.SSLCertVerificationError as error:
+            timely = error.verify_code not in _UNTIMELY
+            wrong = "not of this federation's authority" if timely else "not valid now"
             raise PartyAbsent(
                 party,
-                f"whoever answers at {address} shows a certificate that is not of this "
-                f"federation's authority ({error.verify_message})",
+                f"whoever answers at {address} shows a certificate that is {wrong} "
+                f"({error.verify_message})",
             ) from error
         except OSError as error:
             raise PartyAbsent(party, f"cannot be reached at {address}: {error}") from error

@@ -15,6 +15,7 @@ from fedmend.errors import ConfigError
 LOOPBACK = "127.0.0.1"
 MOST_CONNECTIONS = 64
 SWITCH_SECONDS = 0.0005
+_BODY = {"content-length", "transfer-encoding"}
 
 
 class LoopbackHandler(BaseHTTPRequestHandler):
@@ -52,11 +53,19 @@ class LoopbackHandler(BaseHTTPRequestHandler):
     def refuse(self, status: HTTPStatus, words: str) -> None:
         self.send_error(status, explain=words)
 
+    def parse_request(self) -> bool:
+        known = super().parse_request()
+        if known and self.command != "POST" and _BODY & {each.lower() for each in self.headers}:
+            self.close_connection = True  # what nobody reads would be taken for the next request
+        return known
+
     def body(self, most: int) -> bytes | None:
         """What was posted; None where that has no length, or too much of it, and is refused."""
-        length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdigit()):
-            wrong = HTTPStatus.LENGTH_REQUIRED, "Content-Length is missing"
+        length, *others = self.headers.get_all("Content-Length", [""])
+        # A proxy that goes by other lengths would take what comes next for somebody else's.
+        several = "Transfer-Encoding" in self.headers or any(each != length for each in others)
+        if several or not (length.isascii() and length.isdigit()):
+            wrong = HTTPStatus.LENGTH_REQUIRED, "the request needs one Content-Length"
         elif len(length) > len(str(most)) or int(length) > most:
             words = f"{length[:12]} bytes, at most {most:,}"
             wrong = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, words

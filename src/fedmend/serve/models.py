@@ -184,7 +184,11 @@ def part_in_kit(kit: Path, model: KeptModel) -> Path:
 
 def kept_in_kit(kit: Path, party: str, run: str | None, method: str | None) -> Path:
     """The folder of a model in a kit with which its party can decide."""
-    kept = sorted((kit / RUN_FOLDER).glob(f"{run or '*'}/{method or '*'}/model.json"))
+    some = f"{run or '*'}/{method or '*'}"
+    kept = sorted((kit / RUN_FOLDER).glob(f"{some}/model.json"))
+    others = sorted((kit / RUN_FOLDER).glob("*/*/model.json"))
+    if not kept and others and not any((kit / RUN_FOLDER).glob(some)):
+        raise ConfigError(f"{kit} holds no model {some!r}. Mend: one of {_options(others)}")
     if not kept:
         asked = "".join(f" {each!r}" for each in (run, method) if each)
         raise ConfigError(
@@ -194,9 +198,12 @@ def kept_in_kit(kit: Path, party: str, run: str | None, method: str | None) -> P
             "fedmend party adopt takes a part that was handed over"
         )
     if len(kept) > 1:
-        told = ", ".join(f"--run {each.parts[-3]} --method {each.parts[-2]}" for each in kept)
-        raise ConfigError(f"{kit} holds several models. Mend: one of {told}")
+        raise ConfigError(f"{kit} holds several models. Mend: one of {_options(kept)}")
     return kept[0].parent
+
+
+def _options(manifests: list[Path]) -> str:
+    return ", ".join(f"--run {each.parts[-3]} --method {each.parts[-2]}" for each in manifests)
 
 
 def adopt(kit: Path, model: Path, run: str | None) -> list[str]:

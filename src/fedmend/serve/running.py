@@ -99,8 +99,10 @@ def predict_tables(
 ) -> Iterator[tuple[list[Predicted], Any]]:
     """Predict tables in this process; the workers have the answers, party by party."""
     policies = {party.name: party.policy.build() for party in config.party}
-    # The rows were given here: what a model says of them is for who gave them.
-    mine = {name: replace(each, foreign_predictions=1) for name, each in policies.items()}
+    # The rows were given here: what a model says of them, however few, is for who gave them.
+    mine = {
+        name: replace(each, foreign_predictions=1, min_rows=1) for name, each in policies.items()
+    }
     parties = [Party(name, table, policy=mine[name]) for name, table in given.items()]
     if not model.horizontal:
         # Parties that were given no rows: their part is here, over an empty table.
@@ -161,7 +163,7 @@ def predict_alone(
     table = read_rows(rows, party, schema_of(folder))
     home = folder.resolve().parent
     # The party asks itself, with a top that it was once sent.
-    own = Policy(foreign_predictions=MACHINES_PREDICTIONS)
+    own = Policy(foreign_predictions=MACHINES_PREDICTIONS, min_rows=1)
     fed = Federation(Party(party.name, table, home=home, policy=own), device=device)
     title = METHODS[name].shown
     with fed, fed.workers(PredictionWorker) as workers:
@@ -192,6 +194,8 @@ def _not_alone(folder: Path, party: str) -> DataError:
                 party=party,
                 mend=f"--method of one whose top can be handed out (vfl, risa), and {asked}",
             )
+        if not (folder / FILE).is_file():  # a run over machines
+            return _kept_elsewhere(party)
     return DataError(
         f"{folder} holds no model that can decide alone",
         party=party,
@@ -352,9 +356,13 @@ def require_parts(model: KeptModel) -> None:
     parties = [] if model.horizontal else model.parties
     kept = [name for name in parties if not (model.folder / name / FILE).is_file()]
     if kept:
-        raise DataError(
-            "keeps its part of the model to itself",
-            party=kept[0],
-            mend="fedmend predict --engine flare, or --part with its kit; at the party itself "
-            "fedmend party predict",
-        )
+        raise _kept_elsewhere(kept[0])
+
+
+def _kept_elsewhere(party: str) -> DataError:
+    return DataError(
+        "keeps its part of the model to itself",
+        party=party,
+        mend="fedmend predict --engine flare, or --part with its kit; at the party itself "
+        "fedmend party predict",
+    )

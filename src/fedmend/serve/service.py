@@ -56,6 +56,7 @@ logger = logging.getLogger(__name__)
 MAX_REQUEST_ROWS = 10_000
 BUCKETS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 WAIT_SECONDS = 60.0
+_QUOTED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})  # in a label of Prometheus
 
 
 class OverQuota(FedmendError):
@@ -70,7 +71,7 @@ class Families:
 
     def add(self, family: str, value: object, part: str = "", **labels: str) -> None:
         """family: name and type. part: of a histogram."""
-        told = ",".join(f'{name}="{each}"' for name, each in labels.items())
+        told = ",".join(f'{name}="{each.translate(_QUOTED)}"' for name, each in labels.items())
         line = f"{family.split()[0]}{part}{{{told}}} {value}\n"
         self._lines.setdefault(family, []).append(line)
 
@@ -139,6 +140,11 @@ class Requests:
             self._write(asker, outcome, seconds, rows, absent)
         except OSError as error:  # a full disk: the answer is given all the same
             logger.warning("of a request nothing could be written down: %s", error)
+
+    def tell(self, into: Families) -> None:
+        self.metrics.tell(into, self.name)
+        if (index := self.drift.index()) is not None:
+            into.add("fedmend_score_drift gauge", f"{index:.4f}", model=self.name)
 
     def _write(
         self,
@@ -255,15 +261,13 @@ class Service:
         """For Prometheus. A share that a partner lacks is what to expect while it is there: of the
         people here, those it does not know."""
         present, of = self.answerer.present, self.name
-        self.requests.metrics.tell(into, of)
+        self.requests.tell(into)
         for name in self.answerer.partners:
             into.add("fedmend_partner_up gauge", int(name in present), model=of, partner=name)
         for name, share in self.answerer.unknown_shares().items():
             lacks = "fedmend_expected_absent_share gauge"
             into.add(lacks, f"{share:.4f}", model=of, partner=name)
         into.add("fedmend_waiting gauge", len(self.desk), model=of)
-        if (index := self.requests.drift.index()) is not None:
-            into.add("fedmend_score_drift gauge", f"{index:.4f}", model=of)
 
     def close(self) -> None:
         self.desk.close()
@@ -385,10 +389,15 @@ class WholeRun:
     def labellers(self) -> list[str]:
         return self.config.labellers
 
+    @property
+    def is_common(self) -> bool:
+        """Whether the model is everybody's, and nobody's people can be asked about."""
+        return self.model.horizontal or self.model.label_party is None
+
     def service(self) -> Service:
         """Everybody's tables are read, and aligned as the run says."""
         model, label_party = self.model, self.model.label_party
-        if model.horizontal or label_party is None:
+        if self.is_common or label_party is None:
             raise DataError(
                 f"{model.title} has no one label party whose people could be asked about",
                 mend="send rows by party",

@@ -16,10 +16,11 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+from urllib.parse import unquote
 
 from fedmend._json import plain
 from fedmend.deploy.party_file import load_party
@@ -29,6 +30,7 @@ from fedmend.serve.loopback import LoopbackHandler, LoopbackServer
 from fedmend.serve.openapi import document
 from fedmend.serve.service import (
     MAX_REQUEST_ROWS,
+    Families,
     OverQuota,
     Requests,
     Service,
@@ -73,8 +75,9 @@ class PredictServer(LoopbackServer):
         self._place, self._partners = place, partners or {}
         self._opening = threading.Lock()
         super().__init__(port, _Handler)
-        self._log = None if log is None else log.open("a", encoding="utf-8")
+        self._log: TextIO | None = None
         try:
+            self._log = None if log is None else _opened(log)
             if (place / "party.toml").is_file():
                 self._versions = self._of_kit(run, method)
                 for name in also:
@@ -156,6 +159,19 @@ class PredictServer(LoopbackServer):
                 own[name] = {"id": known[name].id, "columns": columns}
         return {"method": self.title, "label_party": label_party, "parties": own, **limits}
 
+    def health(self) -> dict[str, Any]:
+        """Who is there; of a model without a label party nobody has to be."""
+        if self.whole is not None and self.whole.is_common:
+            return {"model": self.title, "partners": {}, "waiting": 0}
+        return self.versions.health()
+
+    def metrics_text(self) -> str:
+        """All of it for Prometheus."""
+        if self.whole is None or not self.whole.is_common:
+            return self.versions.metrics_text()
+        self.whole.requests.tell(families := Families())
+        return str(families)
+
     def predict(
         self, asked: Any, asker: str = "", service: Service | None = None
     ) -> dict[str, Any]:
@@ -233,6 +249,16 @@ class PredictServer(LoopbackServer):
         return None
 
 
+def _opened(log: Path) -> TextIO:
+    try:
+        return log.open("a", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"--log {log} cannot be written: {error.strerror}. Mend: a file in a folder that is "
+            "there, with the right to write it"
+        ) from error
+
+
 def _run_and_method(name: str) -> tuple[str, str]:
     run, slash, method = name.partition("/")
     if not slash or not run or not method:
@@ -258,7 +284,8 @@ def _ids(asked: dict[str, Any], usual: float) -> tuple[list[Any], float]:
         raise DataError("ids are a list of numbers or texts", mend='{"ids": [7, 8]}')
     _check_count(len(ids), None)
     wanted = asked.get("deadline_ms", 1000 * usual)
-    if not isinstance(wanted, (int, float)) or not 0 < wanted <= 1000 * LONGEST_DEADLINE:
+    number = isinstance(wanted, (int, float)) and not isinstance(wanted, bool)
+    if not number or not 0 < wanted <= 1000 * LONGEST_DEADLINE:
         raise DataError(
             f"deadline_ms must lie between 0 and {1000 * LONGEST_DEADLINE:g}", value=wanted
         )
@@ -323,17 +350,15 @@ class _Handler(LoopbackHandler):
     def do_GET(self) -> None:
         pages = {
             "/": lambda: self._send(HTTPStatus.OK, self.app.about()),
-            "/health": lambda: self._send(HTTPStatus.OK, self.app.versions.health()),
-            "/metrics": lambda: self.send(
-                self.app.versions.metrics_text(), "text/plain; version=0.0.4"
-            ),
+            "/health": lambda: self._send(HTTPStatus.OK, self.app.health()),
+            "/metrics": lambda: self.send(self.app.metrics_text(), "text/plain; version=0.0.4"),
             "/openapi.json": lambda: self._send(HTTPStatus.OK, document()),
         }
         if self._is_for(*pages):
-            pages[self.path]()
+            self._try(pages[self.path])
 
     def do_POST(self) -> None:
-        body, named = self.body(MAX_REQUEST_BYTES), MODEL_PATH.fullmatch(self.path)
+        body, named = self.body(MAX_REQUEST_BYTES), MODEL_PATH.fullmatch(unquote(self.path))
         if body is None or not self._is_for("/predict", *([self.path] if named else [])):
             return
         service = self.app.versions.find(named[1]) if named else None
@@ -353,8 +378,12 @@ class _Handler(LoopbackHandler):
         except (ValueError, RecursionError) as error:
             self.refuse(HTTPStatus.BAD_REQUEST, f"this is no JSON: {error}", asker, service)
             return
+        self._try(lambda: self._send(HTTPStatus.OK, self.app.predict(asked, asker, service)))
+
+    def _try(self, answer: Callable[[], None]) -> None:
+        """Answer, or say what is wrong."""
         try:
-            self._send(HTTPStatus.OK, self.app.predict(asked, asker, service))
+            answer()
         except FedmendError as error:
             self._tell(_outcome(error)[0], str(error))
         except OSError as error:  # no answer leaves that the ledger does not know
