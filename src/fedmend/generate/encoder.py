@@ -179,11 +179,6 @@ class Encoder:
         return list(self._coded)
 
     @property
-    def empty(self) -> list[str]:
-        """The columns without any observed cell: they stay missing."""
-        return [n for n in self.schema if n not in self._coded and n not in self._constant]
-
-    @property
     def neutral(self) -> np.ndarray:
         """**Shape**: (width,) — the coordinates of a row of missing cells."""
         parts = [coded.codec.neutral for coded in self._coded.values()]
