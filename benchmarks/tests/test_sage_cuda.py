@@ -14,7 +14,7 @@ from fedmend.methods.horizontal.local_methods import LocalMethod, PseudoMethod, 
 from fedmend.methods.horizontal.networks import NetSpec
 from fedmend.methods.horizontal.randaugment import (
     OPERATIONS,
-    apply_operation,
+    _apply,
     apply_strong,
     draw_strong,
 )
@@ -72,9 +72,11 @@ def test_views_are_those_of_a_cpu() -> None:
     assert torch.equal(apply_weak(there, weak).cpu(), apply_weak(images, weak))
     assert torch.equal(apply_strong(there, strong).cpu(), apply_strong(images, strong))
     magnitude = torch.arange(500) % 9 + 1
-    for name in OPERATIONS:
-        ours = apply_operation(there, name, magnitude, magnitude % 2)
-        assert torch.equal(ours.cpu(), apply_operation(images, name, magnitude, magnitude % 2))
+    for number in range(len(OPERATIONS)):
+        ours, theirs = there.clone(), images.clone()
+        for changed in (ours, theirs):
+            _apply(changed, torch.full_like(magnitude, number), magnitude, magnitude % 2)
+        assert torch.equal(ours.cpu(), theirs)
 
 
 @pytest.mark.parametrize("method", [Supervised(), PseudoMethod("sage"), PseudoMethod("flexmatch")])

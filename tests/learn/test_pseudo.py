@@ -32,17 +32,13 @@ def test_probability_takes_the_largest_class():
 
 
 def test_spread_of_values():
-    members = np.array([[1.0, 0.0, 10.0], [3.0, 0.0, -10.0]])  # deviations 1, 0, 10
-    labels = spread(members, alpha=0.75, scale=4.0)
+    members = np.array([[0.25, 0.0, 2.5], [0.75, 0.0, -2.5]])  # deviations .25, 0, 2.5
+    labels = spread(members, alpha=0.75)
     assert labels.score.tolist() == [0.75, 1.0, 0.0]
-    assert labels.target.tolist() == [2.0, 0.0, 0.0]
+    assert labels.target.tolist() == [0.5, 0.0, 0.0]
     assert labels.mask.tolist() == [True, True, False]
-    shared = spread(np.array([[0.0, 3.0], [0.0, -3.0]]), 0.5, scale=10.0, residual=4.0)
+    shared = spread(np.array([[0.0, 0.3], [0.0, -0.3]]), 0.5, residual=0.4)
     np.testing.assert_allclose(shared.score, [0.6, 0.5])  # what members are off by together
-    agreed = spread(np.array([[1.0, 1.0], [1.0, 2.0]]), 0.5, scale=0.0)
-    assert agreed.score.tolist() == [1.0, 0.0]
-    with pytest.raises(ConfigError, match="scale"):
-        spread(np.zeros((2, 3)), 0.5)
 
 
 def test_spread_of_probabilities():
@@ -64,8 +60,6 @@ def test_select_alpha_first_then_the_top_share_of_those():
     assert select(labels, 0.5).tolist() == [4, 0]
     assert select(labels, 1.0).tolist() == [4, 0, 3, 2]
     assert select(labels, 0.01).tolist() == [4]
-    among = np.array([True, True, True, True, False])
-    assert select(labels, 0.5, among).tolist() == [0, 3]
     assert select(of_scores([0.1, 0.2], alpha=0.6), 0.5).tolist() == []
     # of equals the first; 0.07 times 100 is a little more than 7 in floating point
     assert select(of_scores([0.8] * 4, alpha=0.5), 0.5).tolist() == [0, 1]
@@ -78,7 +72,7 @@ def test_shares_out_of_range(bad):
     for call in (
         lambda: published(np.zeros(2), np.zeros(2), bad),
         lambda: probability(np.zeros((2, 2)), bad),
-        lambda: spread(np.zeros((2, 2)), bad, scale=1.0),
+        lambda: spread(np.zeros((2, 2)), bad),
         lambda: select(of_scores([0.5], 0.1), bad),
     ):
         with pytest.raises(ConfigError, match="must lie in"):

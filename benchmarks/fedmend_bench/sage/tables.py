@@ -21,9 +21,9 @@ import torch
 
 from fedmend.data.crowds import client_rows
 from fedmend.federation.policy import Policy
-from fedmend.learn.metrics import auc
+from fedmend.learn.metrics import auc, softmax
 from fedmend.methods.auto.folds import simplest
-from fedmend.methods.horizontal.length import UNJUDGED, Judges, held_out, losses_of, softened
+from fedmend.methods.horizontal.length import UNJUDGED, Judges, held_out, losses_of
 from fedmend.methods.horizontal.networks import NetSpec
 from fedmend.methods.horizontal.rounds import Pool
 from fedmend.methods.horizontal.views import TableViews
@@ -87,7 +87,7 @@ class Model:
 
     def probabilities(self, views: TableViews) -> np.ndarray:
         said = self.simulator.probabilities(views).double().cpu().numpy()
-        return softened(np.log(np.maximum(said, 1e-12)), self.temperature)
+        return softmax(np.log(np.maximum(said, 1e-12)) / self.temperature)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from fedmend.flow.live import Listener
-from fedmend.flow.manifest import CONFIG_FILE, Manifest, StageEntry, read_manifest
-from fedmend.flow.plan import Method, Plan, plan_of
+from fedmend.flow.manifest import CONFIG_FILE, read_manifest
+from fedmend.flow.plan import Plan, plan_of
 
 if TYPE_CHECKING:
     from fedmend.flow.stages import execute
@@ -12,10 +12,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CONFIG_FILE",
     "Listener",
-    "Manifest",
-    "Method",
     "Plan",
-    "StageEntry",
     "execute",
     "plan_of",
     "read_manifest",

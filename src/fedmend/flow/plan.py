@@ -269,9 +269,8 @@ class Plan:
         if self.config.recipe is None:
             return text
         line = f'recipe = "{self.config.recipe}"\n'
-        if re.search(r"(?m)^\s*recipe\s*=", text):
-            return re.sub(r"(?m)^\s*recipe\s*=.*\n?", line, text, count=1)
-        return line + text
+        changed, count = re.subn(r"(?m)^\s*recipe\s*=.*\n?", line, text, count=1)
+        return changed if count else line + text
 
 
 def plan_of(config: Config) -> Plan:

@@ -179,11 +179,6 @@ class Encoder:
         return list(self._coded)
 
     @property
-    def empty(self) -> list[str]:
-        """The columns without any observed cell: they stay missing."""
-        return [n for n in self.schema if n not in self._coded and n not in self._constant]
-
-    @property
     def neutral(self) -> np.ndarray:
         """**Shape**: (width,) — the coordinates of a row of missing cells."""
         parts = [coded.codec.neutral for coded in self._coded.values()]
@@ -371,18 +366,18 @@ class Heads:
     A table has dozens of spans; a Python loop over them would dominate a training step. All softmax
     spans are normalised together with one scatter and one matrix product.
 
-    Boolean masks over the coordinates, **shape** (width,): ``softmax``, ``tanh``, ``sigmoid``,
-    ``linear``; ``scalar`` is all but softmax. ``span`` and ``sizes`` give each coordinate's span
-    and that span's width, ``member`` (width, spans) has a one at each coordinate's span, ``groups``
-    are where softmax spans start and stop.
+    Boolean masks over the coordinates, **shape** (width,): ``softmax``, ``tanh``, ``sigmoid``;
+    ``scalar`` is all but softmax. ``span`` and ``sizes`` give each coordinate's span and that
+    span's width, ``member`` (width, spans) has a one at each coordinate's span, ``groups`` are
+    where softmax spans start and stop.
     """
 
     def __init__(self, encoder: Encoder, device: torch.device) -> None:
         kinds = [span.activation for span in encoder.spans for _ in range(span.start, span.stop)]
         numbers = [n for n, span in enumerate(encoder.spans) for _ in range(span.start, span.stop)]
-        self.softmax, self.tanh, self.sigmoid, self.linear = (
+        self.softmax, self.tanh, self.sigmoid = (
             torch.tensor([kind == wanted for kind in kinds], device=device)
-            for wanted in ("softmax", "tanh", "sigmoid", "linear")
+            for wanted in ("softmax", "tanh", "sigmoid")
         )
         self.scalar = ~self.softmax
         self._kinds = set(kinds)  # asked of a tensor, CUDA would stop for the answer

@@ -138,6 +138,12 @@ def regression(y: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
     }
 
 
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """**Shape** [n, C]; scipy's takes several times as long over few rows."""
+    powers = np.exp(scores - scores.max(1, keepdims=True))
+    return np.asarray(powers / powers.sum(1, keepdims=True))
+
+
 def expected_error(probabilities: np.ndarray) -> np.ndarray:
     """How uncertain a row is: the error rate to expect of its prediction, 1 - max p. **Shape** [n].
 

@@ -66,18 +66,16 @@ def spread(
     members: np.ndarray,
     alpha: float,
     *,
-    scale: float | None = None,
     residual: float | np.ndarray = 0.0,
 ) -> PseudoLabels:
     """Agreement of an ensemble, from 0 to 1.
 
-    Regression ([K, n]): s = 1 - d / scale, where d^2 is the variance over the K members plus
-    `residual`^2 (what the members are known to be off by together) and `scale` the standard
-    deviation of the labelled values. Classification ([K, n, C]): s = max_c of the
-    mean probability, times 1 - (mean total variation between members and mean). The target is the
-    members' mean, or its largest class.
+    Regression ([K, n], in standard deviations of the labelled values): s = 1 - d, where d^2 is the
+    variance over the K members plus `residual`^2 (what the members are known to be off by
+    together). Classification ([K, n, C]): s = max_c of the mean probability, times 1 - (mean total
+    variation between members and mean). The target is the members' mean, or its largest class.
 
-    >>> spread(np.array([[1.0, 4.0], [1.0, 0.0]]), 0.5, scale=4.0).score.tolist()
+    >>> spread(np.array([[1.0, 1.0], [1.0, 0.0]]), 0.5).score.tolist()
     [1.0, 0.5]
     """
     _check_share("alpha", alpha)
@@ -87,26 +85,21 @@ def spread(
         apart = 0.5 * np.abs(members - mean).sum(axis=2).mean(axis=0)
         score = mean.max(axis=1) * (1.0 - apart)
         return PseudoLabels(mean.argmax(axis=1), score >= alpha, score, score)
-    if scale is None:
-        raise ConfigError("spread of values needs scale: the labelled values' standard deviation")
-    deviation = np.sqrt(members.var(axis=0) + np.square(residual))
-    apart = deviation / scale if scale > 0 else (deviation > 0).astype(np.float64)
+    apart = np.sqrt(members.var(axis=0) + np.square(residual))
     score = (1.0 - apart).clip(0.0, 1.0)
     return PseudoLabels(mean, score >= alpha, score, score)
 
 
-def select(labels: PseudoLabels, share: float, among: np.ndarray | None = None) -> np.ndarray:
+def select(labels: PseudoLabels, share: float) -> np.ndarray:
     """VFPU-M's selection: of the rows that qualify the surest share, surest first.
 
-    among: bool [n], the rows that are still unlabelled; by default all. At least one row is taken
-    where one qualifies; of rows equally sure the first come first.
+    At least one row is taken where one qualifies; of rows equally sure the first come first.
 
     >>> select(probability(np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]]), 0.5), 0.5).tolist()
     [0, 2]
     """
     _check_share("share", share, above_zero=True)
-    mask = np.asarray(labels.mask, dtype=bool)
-    candidates = np.flatnonzero(mask if among is None else mask & among)
+    candidates = np.flatnonzero(labels.mask)
     order = np.argsort(-np.asarray(labels.score)[candidates], kind="stable")
     return candidates[order[: math.ceil(share * len(candidates) - 1e-9)]]
 

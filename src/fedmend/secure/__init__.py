@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from fedmend.secure.align import align
-from fedmend.secure.channel import SealingWorker, introduce
 from fedmend.secure.columns import Columns, IntegerColumns, column_provider
 from fedmend.secure.correlation import RankCorrelation, rank_correlation
 from fedmend.secure.fixed_point import Covariance, covariance
 from fedmend.secure.inner_product import ProductSession, inner_products
-from fedmend.secure.keys import Identity, KeyRing, keyring
+from fedmend.secure.keys import Identity, keyring
 from fedmend.secure.sums import Sum, SumSession, SumWorker, offer_summand, secure_sum
 
 __all__ = [
@@ -16,10 +15,8 @@ __all__ = [
     "Covariance",
     "Identity",
     "IntegerColumns",
-    "KeyRing",
     "ProductSession",
     "RankCorrelation",
-    "SealingWorker",
     "Sum",
     "SumSession",
     "SumWorker",
@@ -27,7 +24,6 @@ __all__ = [
     "column_provider",
     "covariance",
     "inner_products",
-    "introduce",
     "keyring",
     "offer_summand",
     "rank_correlation",

@@ -35,7 +35,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend.data.encode import positions
-from fedmend.data.schema import Column
+from fedmend.data.schema import CATEGORICAL, Column
 from fedmend.errors import AlignmentError, ConfigError, CryptoError, DataError, Refused
 from fedmend.federation.federation import WorkerGroup
 from fedmend.federation.rows import Asked, frequent, varies_in_few
@@ -187,9 +187,12 @@ class ColumnsWorker(SealingWorker):
             self.site.policy.admit_label_sums(self.site.name)
         return self.column(name).iloc[self.alignment.aligned]
 
-    def scalar_features(self) -> list[str]:
-        """The features with one value a row."""
-        return [name for name in self.table.feature_names if name not in self.table.blocks]
+    def chosen(self, names: Sequence[str] | None, *kinds: str) -> list[str]:
+        """These columns; by default all features with one value a row, or those of some kinds."""
+        schema, blocks = self.table.schema, self.table.blocks
+        scalar = (each for each in self.table.feature_names if each not in blocks)
+        fitting = [each for each in scalar if not kinds or schema[each].kind in kinds]
+        return fitting if names is None else list(names)
 
     def wrong(self, column: str, problem: str, mend: str, value: object = None) -> DataError:
         return DataError(problem, party=self.site.name, column=column, value=value, mend=mend)
@@ -381,10 +384,7 @@ def integer_columns(
 ) -> IntegerColumns:
     """Integer and binary columns as they are; |value| <= bound, no missing cells."""
     schema = worker.table.schema
-    chosen = list(names) if names is not None else [
-        name for name in worker.scalar_features() if schema[name].kind in ("integer", "binary")
-    ]  # fmt: skip
-    rows = []
+    chosen, rows = worker.chosen(names, "integer", "binary"), []
     admit_bound(worker.site, chosen, f"{int(bound)}")
     for name in chosen:
         values = worker.aligned_column(name)
@@ -416,9 +416,7 @@ def indicator_columns(worker: ColumnsWorker, names: Sequence[str] | None = None)
     So is a category of too few rows (`frequent`).
     """
     schema = worker.table.schema
-    chosen = list(names) if names is not None else [
-        name for name in worker.scalar_features() if schema[name].is_categorical
-    ]  # fmt: skip
+    chosen = worker.chosen(names, *CATEGORICAL)
     rows, labels = [], []
     for name in chosen:
         values = worker.aligned_column(name)

@@ -121,9 +121,8 @@ def rankable_columns(
     worker: ColumnsWorker, names: Sequence[str] | None, max_categories: int
 ) -> list[Rankable]:
     """The party's scalar features at the aligned rows, nominal ones as indicators."""
-    chosen = list(names) if names is not None else worker.scalar_features()
     result: list[Rankable] = []
-    for name in chosen:
+    for name in worker.chosen(names):
         result += _of_column(worker, name, max_categories)
     return [_without_few(column, worker.site.rows.least) for column in result]
 

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend.data.encode import as_numbers
+from fedmend.data.schema import NUMERIC
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation.bound import declare
 from fedmend.federation.federation import Each, Federation
@@ -96,10 +97,7 @@ def standardised(
     worker: ColumnsWorker, names: Sequence[str] | None, missing: Missing
 ) -> _Standardised:
     """Numeric, ordinal and binary columns at the aligned rows (ordinal and binary as codes)."""
-    schema = worker.table.schema
-    chosen = list(names) if names is not None else [
-        name for name in worker.scalar_features() if schema[name].kind != "nominal"
-    ]  # fmt: skip
+    chosen = worker.chosen(names, *NUMERIC, "ordinal", "binary")
     rows = [_real(worker, name, missing) for name in chosen]
     values = np.stack(rows) if rows else np.zeros((0, len(worker.alignment.aligned)))
     means = values.mean(axis=1)

@@ -516,19 +516,6 @@ class TopHolder(_Checkpointed):
         self._outputs = []
         return labels.told(outputs[:, 0]) if labels.task == "regression" else outputs
 
-    def _scores(
-        self,
-        targets: np.ndarray,
-        predicted: np.ndarray | None = None,
-        noise: np.ndarray | None = None,
-    ) -> dict[str, float]:
-        """Metrics of the collected outputs against encoded targets; unlabelled rows left out.
-
-        predicted: P(reported | class) under randomised response, where reports are predicted;
-        noise: the same, where metrics by the classes themselves are to be estimated.
-        """
-        return scored(self._part_top().labels, targets, self._take_outputs(), predicted, noise)
-
     @exposed(kind="weights")
     def give_top(self) -> dict[str, Any]:
         """The top with its classes and imputation, for a party that may predict alone."""
@@ -750,9 +737,10 @@ class TopWorker(JudgingWorker, TopHolder):
         targets = self._targets()
         targets = targets if rows is None else targets[rows]
         if not self._trains:
-            return self._scores(targets, noise=self._noise)
+            return scored(self._labels(), targets, self._take_outputs(), noise=self._noise)
         outputs = self._outputs.copy()
-        found = self._scores(targets, predicted=self._noise if self.soft_targets else None)
+        reports = self._noise if self.soft_targets else None
+        found = scored(self._labels(), targets, self._take_outputs(), reports)
         if rows is not None and outputs and outputs[0].shape[1] > 1:
             made = np.concatenate(outputs)
             found["calibrated_loss"] = min(
@@ -882,7 +870,11 @@ def scored(
     predicted: np.ndarray | None = None,
     noise: np.ndarray | None = None,
 ) -> dict[str, float]:
-    """Metrics of outputs against encoded targets; as `TopHolder._scores`."""
+    """Metrics of outputs against encoded targets; unlabelled rows left out.
+
+    predicted: P(reported | class) under randomised response, where reports are predicted;
+    noise: the same, where metrics by the classes themselves are to be estimated.
+    """
     known = has_label(targets)
     if labels.task == "regression":
         return metrics.regression(labels.inverse(targets[known]), outputs[known])
@@ -1030,7 +1022,8 @@ class ServerTop(TopHolder):
         """Against the likeliest class of the soft labels: agreement, not truth."""
         assert self.targets is not None
         hard = np.where(self.targets.sum(1) > 0, self.targets.argmax(1), -1)
-        return self._scores(hard if rows is None else hard[rows])
+        targets = hard if rows is None else hard[rows]
+        return scored(self._part_top().labels, targets, self._take_outputs())
 
     def predictions(self, table_order: bool = False) -> np.ndarray:
         return self._take_outputs()

@@ -446,13 +446,13 @@ class LinearTargets(StoreWorker):
             np.concatenate([group.rows[:, None], self._values(group)], axis=1)
             for group in self._groups
         ]
-        self._load("changing", np.concatenate(parts, axis=1).T[:, :length], bits)
+        self._load(np.concatenate(parts, axis=1).T[:, :length], bits)
 
     @exposed(kind="control")
     def load_weights(self, bits: int, length: int) -> None:
         """The rows of the groups that A cannot add up by itself."""
         rows = [group.rows for group in self._groups if not group.simple]
-        self._load("changing", np.stack(rows)[:, :length], bits)
+        self._load(np.stack(rows)[:, :length], bits)
 
     @exposed(kind="control")
     def take_pairs(self, bits: int) -> None:
@@ -521,7 +521,7 @@ class LinearTargets(StoreWorker):
             rows[at : at + each.width, each.rows] = each.residuals().T
             at += each.width
         if active:
-            self._load("changing", rows, bits)
+            self._load(rows, bits)
         return len(active)
 
     @exposed(kind="count")
@@ -535,7 +535,7 @@ class LinearTargets(StoreWorker):
             if direction is not None:
                 parts.append(direction)
         if parts:
-            self._load_unit("weights", np.concatenate(parts, axis=1).T, weight_bits)
+            self._load_unit(np.concatenate(parts, axis=1).T, weight_bits)
         return len(parts)
 
     @exposed(kind="control")
@@ -554,7 +554,7 @@ class LinearTargets(StoreWorker):
         parts = [model.weights[:, None] for model in self.ridge.values()]
         parts += [each.parameters[:-1] for each in self.logistic.values()]
         if parts:
-            self._load_unit("weights", np.concatenate(parts, axis=1).T, bits)
+            self._load_unit(np.concatenate(parts, axis=1).T, bits)
         return sum(part.shape[1] for part in parts)
 
     @exposed(kind="control")
@@ -575,18 +575,19 @@ class LinearTargets(StoreWorker):
 
     # ------------------------------------------------------------------ integers and back
 
-    def _load(self, key: str, values: np.ndarray, bits: int) -> None:
+    def _load(self, values: np.ndarray, bits: int) -> None:
         """Columns brought to the norm sqrt(n), which everybody may know, and rounded."""
         norms = np.linalg.norm(values, axis=1)
         self._scales = np.where(norms > 0, norms, 1.0) / math.sqrt(len(self.rows))
         whole = encode(values / self._scales[:, None], bits)
-        self._keep_own(key, whole, *standard_bounds(len(self.rows), bits))
+        self._keep_own("changing", whole, *standard_bounds(len(self.rows), bits))
 
-    def _load_unit(self, key: str, values: np.ndarray, bits: int) -> None:
+    def _load_unit(self, values: np.ndarray, bits: int) -> None:
         norms = np.linalg.norm(values, axis=1)
         self._scales = np.where(norms > 0, norms, 1.0)
         most = (1 << bits) + values.shape[1]
-        self._keep_own(key, encode(values / self._scales[:, None], bits), most, most**2)
+        whole = encode(values / self._scales[:, None], bits)
+        self._keep_own("weights", whole, most, most**2)
 
     def _keep_own(self, key: str, values: np.ndarray, *bounds: int) -> None:
         """For products that this party alone learns."""

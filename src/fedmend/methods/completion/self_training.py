@@ -276,7 +276,7 @@ class SelfTrainingWorker(Worker):
         if residual is None:
             own = self._deviations.get(name)
             residual = 0.0 if own is None else np.nan_to_num(own[rows])
-        labels = pseudo.spread(each, alpha, scale=1.0, residual=residual)
+        labels = pseudo.spread(each, alpha, residual=residual)
         # the value is the stack's, also where families that differ are no evidence for any
         return pseudo.PseudoLabels(stack, labels.mask, labels.weight, labels.score)
 

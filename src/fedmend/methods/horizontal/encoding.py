@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 
 from fedmend.data.encode import Encoder
-from fedmend.data.schema import CATEGORICAL, NUMERIC, Column, Schema, numbers
+from fedmend.data.schema import CATEGORICAL, NUMERIC, Column, Schema, numbers, python_scalar
 from fedmend.data.table import Table
 from fedmend.errors import DataError
 from fedmend.federation.rows import frequent
@@ -44,7 +44,7 @@ def describe(table: Table, least: int = 1) -> dict[str, Any]:
                 column=table.label,
                 mend=f"give its kind where the table is read: kinds={{{table.label!r}: 'nominal'}}",
             )
-        classes = [_scalar(value) for value in present.unique()]
+        classes = [python_scalar(value) for value in present.unique()]
     schema = Schema(
         _without_rare(column, table, least) for column in table.features.schema.values()
     )
@@ -85,10 +85,6 @@ def _moments(values: np.ndarray, least: int) -> list[float]:
     if len(present) < max(1, least):
         return [0.0, 0.0, 0.0]
     return [float(present.size), float(present.mean()), float(present.var())]
-
-
-def _scalar(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
 
 
 # ---------------------------------------------------------------------------------- together
@@ -281,7 +277,7 @@ def pool_of(table: Table, common: Mapping[str, Any], party: str) -> Pool:
                 "a label that was not there in training",
                 party=party,
                 column=table.label,
-                value=_scalar(given[unknown].iloc[0]),
+                value=python_scalar(given[unknown].iloc[0]),
                 mend=f"the known classes are {common['classes'][:10]}; correct or drop those rows",
             )
         labels[present] = numbers.to_numpy(np.int64)

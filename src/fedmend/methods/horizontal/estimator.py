@@ -786,15 +786,14 @@ class HorizontalEstimator(Estimator):
         """
         scores = self._ready(fed).evaluate(fed)
         self.notes_ = self.clients_.notes
-        return {name: value for name, value in scores.items() if name != "rows"}
+        return scores
 
     def judge(self, fed: Federation) -> dict[str, float]:
         """The same scores by secure sums, whose parts nobody sees; nothing of too few rows.
 
         ``auto`` compares methods by it, on held-out rows.
         """
-        scores = self._ready(fed).judge(fed)
-        return {name: value for name, value in scores.items() if name != "rows"}
+        return self._ready(fed).judge(fed)
 
     def uncertainty_report(self, fed: Federation) -> dict[str, Any]:
         """Whether undecided rows err more, and whether probabilities can be taken at their word.

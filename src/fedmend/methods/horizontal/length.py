@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedmend.learn.metrics import softmax
 from fedmend.methods.horizontal.tallies import log_loss
 from fedmend.split.scaling import HELD, HELD_BELOW
 from fedmend.split.workers import TEMPERATURES, judges_of
@@ -94,12 +95,5 @@ def losses_of(probabilities: np.ndarray, weight: np.ndarray) -> np.ndarray:
     logs = np.log(np.maximum(probabilities.astype(np.float64), 1e-12))
     found = [float(len(logs))]
     for temperature in TEMPERATURES:
-        found.append(log_loss(softened(logs, temperature), weight))
+        found.append(log_loss(softmax(logs / temperature), weight))
     return np.array(found)
-
-
-def softened(logs: np.ndarray, temperature: float) -> np.ndarray:
-    """Probabilities from logarithms of surer ones. **Shape** [n, K]."""
-    scaled = logs / temperature
-    odds = np.exp(scaled - scaled.max(1, keepdims=True))
-    return np.asarray(odds / odds.sum(1, keepdims=True))

@@ -114,21 +114,6 @@ def apply_strong(images: Tensor, draws: Strong) -> Tensor:
     return cutout(images, draws.centre, images.shape[3] // 2)
 
 
-def apply_operation(
-    images: Tensor, operation: str, magnitude: Tensor, negative: Tensor | None = None
-) -> Tensor:
-    """One operation on all images, each with its own magnitude of 1 to 9 (int64 [n])."""
-    check_images(images)
-    if operation not in _NUMBER:
-        raise ConfigError(
-            f"there is no operation {operation!r}. Mend: one of {', '.join(OPERATIONS)}"
-        )
-    numbers = torch.full_like(magnitude, _NUMBER[operation])
-    images = images.clone()
-    _apply(images, numbers, magnitude, torch.zeros_like(numbers) if negative is None else negative)
-    return images
-
-
 def cutout(images: Tensor, centre: Tensor, side: int) -> Tensor:
     """A grey square in each image, cut off at its edges.
 

@@ -354,10 +354,10 @@ class Trainer:
             {key: value.clone() for key, value in told.items()},
         )
 
-    def small(self, clients: int = 1) -> bool:
-        """Is a step of so many clients too little work for more than one thread?"""
+    def small(self) -> bool:
+        """Is a step too little work for more than one thread?"""
         rows = self.settings.batch_size + 2 * self.settings.unlabelled_batch
-        work = clients * rows * len(self.net.values)
+        work = rows * len(self.net.values)
         return self.device.type == "cpu" and self.spec.kind == "mlp" and work <= SMALL
 
     @contextmanager

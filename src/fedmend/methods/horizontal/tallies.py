@@ -130,7 +130,6 @@ def scores_of(
         "auc": auc_of(places, alike),
         "f1": as_share(f1_of(counts)),
         "log_loss": max(0.0, loss / rows),
-        "rows": float(rows),
     }
 
 

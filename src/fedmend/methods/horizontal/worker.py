@@ -21,9 +21,9 @@ from fedmend.errors import ConfigError, DataError
 from fedmend.federation.rows import Asked
 from fedmend.federation.site import Site
 from fedmend.federation.worker import Worker, exposed
-from fedmend.learn.metrics import confusion, counted, selves
+from fedmend.learn.metrics import confusion, counted, selves, softmax
 from fedmend.methods.horizontal.encoding import describe, moments, pool_of
-from fedmend.methods.horizontal.length import held_out, losses_of, softened
+from fedmend.methods.horizontal.length import held_out, losses_of
 from fedmend.methods.horizontal.local_methods import LocalMethod, Supervised
 from fedmend.methods.horizontal.networks import NetSpec
 from fedmend.methods.horizontal.rounds import (
@@ -363,7 +363,7 @@ def believed(probabilities: np.ndarray, common: Mapping[str, Any]) -> np.ndarray
     if temperature == 1.0:
         return probabilities
     logs = np.log(np.maximum(probabilities, 1e-12))
-    return softened(logs, temperature).astype(probabilities.dtype)
+    return softmax(logs / temperature).astype(probabilities.dtype)
 
 
 def keep_predictions(site: Site, dataset: str, classes: list[Any], found: np.ndarray) -> None:
