@@ -9,10 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from contextlib import suppress
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
 import pandas as pd
@@ -21,8 +23,9 @@ from tests.serve.conftest import people, run_of, serving
 
 import fedmend as fm
 from fedmend.errors import ConfigError
-from fedmend.serve import predict_run
+from fedmend.serve import Client, predict_run
 from fedmend.serve import serving as room
+from fedmend.serve.client import NotAnswered
 from fedmend.serve.service import Families
 from fedmend.serve.serving import PredictServer
 
@@ -307,3 +310,30 @@ def test_a_real_process_ends_with_ctrl_c(vertical):
         finally:
             if process.poll() is None:
                 process.kill()
+
+
+class _Proxy(BaseHTTPRequestHandler):
+    def do_POST(self):
+        status, body = (502, b"<html>") if self.path == "/predict" else (200, b"fine")
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *words):
+        pass
+
+
+def test_what_a_proxy_says_is_no_answer(server):
+    with HTTPServer(("127.0.0.1", 0), _Proxy) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        try:
+            for path, status in (("", 502), ("/elsewhere", 200)):
+                with Client(f"http://127.0.0.1:{proxy.server_port}{path}") as asking:
+                    with pytest.raises(NotAnswered, match=f"{status} .* no answer of fedmend") as e:
+                        asking([1])
+                    assert e.value.status == status
+        finally:
+            proxy.shutdown()
+    with Client(server.address) as asking:  # ids as arrays have them
+        assert asking(np.array([1000, 1001]), seconds=30)[1]["id"] == 1001

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from fedmend._json import plain
 from fedmend.errors import FedmendError
 
 
@@ -50,16 +51,22 @@ class Client:
         return dict(self.request("GET", "/health"))
 
     def request(self, verb: str, path: str, content: Any = None) -> Any:
-        body = None if content is None else json.dumps(content)
+        body = None if content is None else json.dumps(plain(content))
         try:
             answer = self._sent(verb, path, body)
         except (http.client.HTTPException, ConnectionError):  # it was idle for too long
             self._connection.close()
             answer = self._sent(verb, path, body)
-        found = json.loads(answer.read())
-        if answer.status != 200:
-            raise NotAnswered(answer.status, found["error"])
-        return found
+        text = answer.read()
+        try:
+            found = json.loads(text)
+            if answer.status == 200:
+                return found
+            words = found["error"]
+        except (ValueError, LookupError, TypeError):  # of a proxy before it, say
+            words = f"{answer.status} {answer.reason}, which is no answer of fedmend. Mend: ask "
+            words += "whoever keeps what is at this address"
+        raise NotAnswered(answer.status, words)
 
     def _sent(self, verb: str, path: str, body: str | None) -> http.client.HTTPResponse:
         self._connection.request(verb, self._base + path, body, self._headers)
