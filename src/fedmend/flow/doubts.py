@@ -6,7 +6,8 @@ A column that tells the label by itself is looked for in the label party's own t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,8 @@ AMOUNT = (
     r"(?:\s*[%€$£]|\s+[A-Za-z]{1,3})?\s*"
 )
 MISSING_MARKS = (-1, -9, -99, -999, -9999)
+# Nothing is measured so large; several programs write the largest float for an empty cell.
+LARGEST = 1e34
 # A column that orders the classes, or follows a number, better than this gives the label away.
 TELLS_ALL = 0.995
 LOOKED_AT = 4000
@@ -139,7 +142,8 @@ def telling(column: pd.Series, label: pd.Series, *, task: str | None = None) -> 
 
 def _as_number(values: pd.Series) -> np.ndarray:
     if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
-        return values.to_numpy(dtype=np.float64, na_value=np.nan)
+        # A tree of scikit-learn refuses what a float32 cannot hold, and adds some of it up.
+        return values.to_numpy(dtype=np.float64, na_value=np.nan).clip(-LARGEST, LARGEST)
     codes, _ = pd.factorize(values.astype(object), sort=False)
     return np.where(codes < 0, np.nan, codes).astype(np.float64)
 
@@ -200,6 +204,13 @@ def _number_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
     numbers = pd.to_numeric(values, errors="coerce").dropna()
     if len(numbers) < FEW_VALUES:
         return
+    far = numbers[numbers.abs() >= LARGEST]
+    if 0 < len(far) < len(numbers):
+        yield (
+            f"{len(far):,} {'cell is' if len(far) == 1 else 'cells are'} as large as "
+            f"{far.iloc[0]:g}: beside it all others are one number to a network",
+            "empty these cells, or name them in missing as the file has them",
+        )
     for mark in MISSING_MARKS:
         rest = numbers[numbers != mark]
         count = len(numbers) - len(rest)
@@ -220,23 +231,22 @@ def alike_doubts(tables: Mapping[str, Table]) -> Iterator[str]:
     names = list(tables)
     shared = set.intersection(*(set(table.feature_names) for table in tables.values()))
     for column in (each for each in tables[names[0]].feature_names if each in shared):
-        if note := _written_otherwise(column, tables):
-            yield note
+        if {table.schema[column].kind for table in tables.values()} <= {"nominal", "binary"}:
+            own = {name: table.frame[column].dropna().unique() for name, table in tables.items()}
+            yield from _written_otherwise(column, own)
 
 
-def _written_otherwise(column: str, tables: Mapping[str, Table]) -> str | None:
+def _written_otherwise(column: str, values: Mapping[str, Iterable[Any]]) -> Iterator[str]:
     seen: dict[str, tuple[str, str]] = {}
-    for name, table in tables.items():
-        if table.schema[column].kind not in ("nominal", "binary"):
-            return None
-        for value in map(str, table.frame[column].dropna().unique()):
+    for name, own in values.items():
+        for value in map(str, own):
             before, at = seen.setdefault(_folded(value), (value, name))
             if before != value and at != name:
-                return (
+                yield (
                     f"column {column!r}: {before!r} at {at!r} and {value!r} at {name!r} are "
                     "taken for different values. Mend: write them alike"
                 )
-    return None
+                return
 
 
 def told_elsewhere(
@@ -282,7 +292,7 @@ def _folded(text: str) -> str:
 
 
 def class_doubts(tables: Mapping[str, Table]) -> Iterator[str]:
-    """Parties whose classes nobody else has: the same ones, perhaps, in other words."""
+    """Parties whose classes nobody else has: the same ones, perhaps, in other words or letters."""
     classes = {
         name: set(table.y.dropna().tolist())  # in a set True is 1, as to the methods
         for name, table in tables.items()
@@ -301,3 +311,6 @@ def class_doubts(tables: Mapping[str, Table]) -> Iterator[str]:
                 mend="write the classes alike at all parties",
             )
             yield str(error)
+    said = {name: sorted(map(str, own)) for name, own in classes.items()}
+    for name in list(classes)[:1]:
+        yield from _written_otherwise(str(tables[name].label), said)

@@ -68,11 +68,12 @@ def test_values_that_differ_by_their_case() -> None:
         ([*range(-30, 30)], None),
         ([-1] * 40 + [1] * 10, None),
         ([1.0, -999.0], None),
+        ([*np.arange(60) / 7, -3.4028235e38, 1.7e308], "2 cells are as large as -3.40282e+38"),
     ],
 )
 def test_a_number_that_stands_for_nothing(values: list[object], told: str | None) -> None:
     found = notes(values)
-    assert (told is None and not found) or (told in found[0] and "missing = [" in found[0])
+    assert (told is None and not found) or (told in found[0] and "missing" in found[0])
 
 
 # ---------------------------------------------------------------- the label
@@ -121,6 +122,12 @@ def test_a_column_that_gives_classes_away_is_named(tells) -> None:
     (note,) = doubtful_columns(table, "bank")
     assert "party 'bank', column 'late': it tells the label 'y' by itself (AUC 1.000" in note
     assert "drop = ['late']" in note
+
+
+def test_a_column_beyond_the_range_of_a_tree_is_looked_at() -> None:
+    y = [0, 0, 1, 1] * 75
+    far = labelled(y, x=[1.7e308 * each - 8e307 for each in y])
+    assert any("it tells the label 'y' by itself" in each for each in doubtful_columns(far, "bank"))
 
 
 def test_a_column_that_gives_a_number_away_is_named() -> None:
