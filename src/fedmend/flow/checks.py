@@ -159,11 +159,12 @@ def _check_party(config: Config, party: PartySettings, found: Findings) -> None:
             _told("there is no such weight_column", name, column, did_you_mean(column, train.names))
             for column in weights - set(train.feature_names)
         ]
-        if not train.feature_names and any(method.name == "local" for method in config.method):
-            found.problems.append(
-                f"method[local]: party {name!r} has no columns besides id and label, so "
-                "there is nothing to learn from by itself. Mend: remove this [[method]]"
-            )
+        found.problems += [
+            f"method[{method.name}]: party {name!r} has no columns besides id and label, so "
+            "there is nothing to learn from by itself. Mend: remove this [[method]]"
+            for method in config.method
+            if not (train.feature_names or METHODS[method.name].partners)
+        ]
     if test is not None:
         problems = list(problems_of_test(config, party, train, test))
         found.problems += map(str, problems)

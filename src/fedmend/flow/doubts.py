@@ -26,6 +26,7 @@ AMOUNT = (
     r"(?:\s*[%€$£]|\s+[A-Za-z]{1,3})?\s*"
 )
 MISSING_MARKS = (-1, -9, -99, -999, -9999)
+SAYS_NOTHING = {"", ".", "-", "?", "none", "<na>"}
 # Nothing is measured so large; several programs write the largest float for an empty cell.
 LARGEST = 1e34
 # A column that orders the classes, or follows a number, better than this gives the label away.
@@ -42,7 +43,8 @@ def doubtful_columns(table: Table, party: str, *, task: str | None = None) -> li
     """
     notes = list(_label_doubts(table, party)) if task is None else []
     if table.label is not None and task not in NUMBERS:
-        for words, mend in _written_twice(table.y.dropna().astype(str).unique().tolist()):
+        texts = table.y.dropna().astype(str)
+        for words, mend in (*_written_twice(texts.unique().tolist()), *_marks(texts, "class")):
             notes.append(f"party {party!r}, label {table.label!r}: {words}. Mend: {mend}")
     notes += _telling_columns(table, party, task=task)
     for name in table.feature_names:
@@ -52,7 +54,8 @@ def doubtful_columns(table: Table, party: str, *, task: str | None = None) -> li
         values = table.frame[name].dropna()
         if not len(values):
             continue
-        looks = _text_doubts if column.kind == "nominal" else _number_doubts
+        text = column.kind == "nominal" or isinstance(values.iloc[0], str)
+        looks = _text_doubts if text else _number_doubts
         if len(values) >= FEW_VALUES and values.nunique() == 1:
             looks = _constant_doubts
         for words, mend in looks(name, values):
@@ -189,6 +192,19 @@ def _text_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
             f"make it a number where it is a date or an amount, or drop = [{name!r}]",
         )
     yield from _written_twice(distinct)
+    yield from _marks(texts, "value")
+
+
+def _marks(texts: pd.Series, taken: str) -> Iterator[tuple[str, str]]:
+    """Cells that hold blanks only, or a sign that hardly is a class."""
+    found = texts[texts.map(_folded).isin(SAYS_NOTHING if taken == "class" else {""})]
+    if len(found):
+        mark = found.iloc[0]
+        yield (
+            f"{len(found):,} {'cell reads' if len(found) == 1 else 'cells read'} {mark!r}, which "
+            f"is taken for a {taken}",
+            f"missing = [{mark!r}] where it stands for an empty cell",
+        )
 
 
 def _written_twice(distinct: list[str]) -> Iterator[tuple[str, str]]:

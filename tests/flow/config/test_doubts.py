@@ -60,6 +60,19 @@ def test_values_that_differ_by_their_case() -> None:
     assert "'yes' and 'Yes ' are taken for different values. Mend: write them alike" in note
 
 
+def test_blanks_that_are_taken_for_a_value() -> None:
+    (note,) = notes(["Ulm", "  ", "Bonn", "  ", "Kiel"] * 5)
+    assert "10 cells read '  ', which is taken for a value. Mend: missing = ['  ']" in note
+    (note,) = notes([" ", "yes", "yes"] * 5)
+    assert "5 cells read ' '" in note
+    assert notes(["none", "-", "some"] * 5) == []
+    for mark in (" ", ".", "?", "None"):
+        said = ["yes", "no", mark] * 10
+        (note,) = doubtful_columns(labelled(said), "clinic")
+        assert note.startswith(f"party 'clinic', label 'y': 10 cells read {mark!r}")
+        assert f"taken for a class. Mend: missing = [{mark!r}]" in note
+
+
 @pytest.mark.parametrize(
     ("values", "told"),
     [
