@@ -44,7 +44,14 @@ def doubtful_columns(table: Table, party: str, *, task: str | None = None) -> li
     notes = list(_label_doubts(table, party)) if task is None else []
     if table.label is not None and task not in NUMBERS:
         texts = table.y.dropna().astype(str)
-        for words, mend in (*_written_twice(texts.unique().tolist()), *_marks(texts, "class")):
+        doubts = [*_written_twice(texts.unique().tolist()), *_marks(texts, "class")]
+        if task is None and table.schema[table.label].kind == "nominal":
+            doubts += _as_text(texts, "classes")
+        for words, mend in doubts:
+            notes.append(f"party {party!r}, label {table.label!r}: {words}. Mend: {mend}")
+    if table.label is not None and table.schema[table.label].is_numeric:
+        numbers = table.y.dropna()  # of which -1 may be a class as good as 0 and 1
+        for words, mend in _number_doubts(table.label, numbers[numbers != -1]):
             notes.append(f"party {party!r}, label {table.label!r}: {words}. Mend: {mend}")
     notes += _telling_columns(table, party, task=task)
     for name in table.feature_names:
@@ -165,25 +172,13 @@ def _constant_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
 def _text_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
     texts = values.astype(str)
     distinct = texts.unique().tolist()
-    numbers = pd.to_numeric(texts, errors="coerce").notna()
-    if MOSTLY_NUMBERS <= numbers.mean() < 1:
-        others = ", ".join(repr(each) for each in texts[~numbers].unique()[:3].tolist())
-        first = texts[~numbers].iloc[0]
-        yield (
-            f"{numbers.sum():,} of its {len(texts):,} values are numbers, but it is taken for "
-            f"text, as others read {others}",
-            f"correct these cells, or missing = [{first!r}] where they stand for nothing",
-        )
+    numbers = list(_as_text(texts, "text"))
+    if numbers:
+        yield from numbers
     elif len(distinct) >= FEW_VALUES and texts.str.fullmatch(DATE).all():
         yield (
             f"its values are dates (such as {distinct[0]!r}), but they are taken for categories",
             f"make it a number (days since a start date, month, age), or drop = [{name!r}]",
-        )
-    elif numbers.mean() < MOSTLY_NUMBERS <= texts.str.fullmatch(AMOUNT).mean():
-        yield (
-            f"its values look like numbers (such as {distinct[0]!r}), but they are taken for text",
-            "write plain numbers, without units or signs between thousands; decimal = ',' at the "
-            "party where a comma is the decimal sign",
         )
     elif len(distinct) > max(FEW_VALUES, DIFFERENT_SHARE * len(texts)):
         yield (
@@ -193,6 +188,26 @@ def _text_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
         )
     yield from _written_twice(distinct)
     yield from _marks(texts, "value")
+
+
+def _as_text(texts: pd.Series, taken: str) -> Iterator[tuple[str, str]]:
+    """Numbers that are text, for what stands beside them or the way they are written."""
+    numbers = pd.to_numeric(texts, errors="coerce").notna()
+    if MOSTLY_NUMBERS <= numbers.mean() < 1:
+        others = ", ".join(repr(each) for each in texts[~numbers].unique()[:3].tolist())
+        first = texts[~numbers].iloc[0]
+        yield (
+            f"{numbers.sum():,} of its {len(texts):,} values are numbers, but it is taken for "
+            f"{taken}, as others read {others}",
+            f"correct these cells, or missing = [{first!r}] where they stand for nothing",
+        )
+    elif numbers.mean() < MOSTLY_NUMBERS <= texts.str.fullmatch(AMOUNT).mean():
+        yield (
+            f"its values look like numbers (such as {texts.iloc[0]!r}), but they are taken for "
+            f"{taken}",
+            "write plain numbers, without units or signs between thousands; decimal = ',' at the "
+            "party where a comma is the decimal sign",
+        )
 
 
 def _marks(texts: pd.Series, taken: str) -> Iterator[tuple[str, str]]:

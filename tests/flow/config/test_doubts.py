@@ -114,6 +114,19 @@ def test_whole_numbers_are_asked_about() -> None:
     assert doubtful_columns(labelled([0, 1] * 30), "clinic") == []
 
 
+def test_a_number_to_predict_that_is_no_number_everywhere() -> None:
+    numbers = [f"{each / 7:.2f}" for each in range(90)]
+    (note,) = doubtful_columns(labelled([*numbers, "n/k"]), "clinic")
+    assert note.startswith("party 'clinic', label 'y': 90 of its 91 values are numbers, but it is")
+    assert "taken for classes, as others read 'n/k'" in note and "missing = ['n/k']" in note
+    (note,) = doubtful_columns(labelled([each.replace(".", ",") for each in numbers]), "clinic")
+    assert "taken for classes" in note and "decimal = ','" in note
+    measured = [each / 7 for each in range(90)]
+    (note,) = doubtful_columns(labelled([*measured, -999.0]), "clinic")
+    assert note.startswith("party 'clinic', label 'y': 1 cell is -999, all others 0 or more")
+    assert doubtful_columns(labelled([-1, 0, 1] * 30), "clinic", task="multiclass") == []
+
+
 @pytest.mark.parametrize(
     "tells",
     [
