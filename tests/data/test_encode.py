@@ -210,6 +210,16 @@ def test_constant_and_all_missing_columns():
     assert codes.codes.tolist() == [[0], [0]] and codes.cardinalities == (2,)
 
 
+def test_a_cell_as_large_as_numbers_get_stays_a_number():
+    """What stands for nothing in some programs: a network made nan of it, and then "no"."""
+    encoder = Encoder().fit(Table([1, 2, 3], {"x": [0.1, 0.2, 0.4]}))
+    for large in (3.4028235e38, 1.7976931348623157e308):
+        later = Table([1, 2, 3], {"x": [large, -large, 0.3]})
+        found = encoder.transform(later).numeric[:, 0]
+        assert np.isfinite(found**3).all() and found[0] > 1e9 and found[1] < -1e9
+        assert found[2] == encoder.transform(later.take([2])).numeric[0, 0]
+
+
 def test_generated_numbers_go_to_the_nearest_value(table):
     encoder = Encoder(dtype="float64").fit(table)
     found = encoder.transform(table)
@@ -377,6 +387,14 @@ def test_floats_come_back_to_precision_and_codes_are_finite(values, precision):
     reach = np.nanmax(np.abs(series))
     unit = 2.0 ** (-23 if precision == "float32" else -50)
     assert np.nanmax(np.abs(back / 4 - series / 4)) <= max(reach * unit, 1e-300)
+
+
+def test_a_block_of_small_numbers_is_standardised() -> None:
+    rows = np.random.default_rng(0).normal(size=(50, 3))
+    table = Table(np.arange(50), {}, blocks={"x": rows * 1e-14, "same": np.full((50, 2), 0.1)})
+    found = Encoder().fit(table).transform(table).blocks
+    assert found["x"] == pytest.approx((rows - rows.mean(0)) / rows.std(0), abs=1e-5)
+    assert np.abs(found["same"]).max() < 1e-12
 
 
 def test_bytes_are_scaled_like_any_other_image() -> None:

@@ -255,6 +255,21 @@ def test_parquet_of_other_tools(tmp_path):
     assert table.frame["flag"].tolist() == [True, None, False]
 
 
+def test_types_that_pandas_notes_and_does_not_know(tmp_path):
+    words = pa.array(["x", None, "y", "x"]).dictionary_encode()
+    arrow = pd.array(words, dtype=pd.ArrowDtype(words.type))
+    frame = pd.DataFrame({"id": [1, 2, 3, 4], "city": arrow, "n": [1, 2, 3, 4]})
+    assert read(frame, id="id").schema["city"].categories == ("x", "y")
+    frame.to_parquet(tmp_path / "t.parquet")
+    table = read(tmp_path / "t.parquet", id="id")
+    assert table.frame["city"].tolist()[::2] == ["x", "y"] and table.frame["city"].isna()[1]
+    noted = pq.read_table(tmp_path / "t.parquet")
+    notes = noted.schema.metadata[b"pandas"].replace(str(arrow.dtype).encode(), b"geometry")
+    assert b'"geometry"' in notes
+    pq.write_table(noted.replace_schema_metadata({b"pandas": notes}), tmp_path / "g.parquet")
+    assert read(tmp_path / "g.parquet", id="id").frame.equals(table.frame)
+
+
 def test_own_parquet_with_overrides(tmp_path):
     table = Table(
         [5, 6, 7],

@@ -353,9 +353,11 @@ def test_a_party_with_labels_only_is_noted(workshop):
     notes = findings(workshop).notes
     assert notes[0] == "parties 'bank' and 'telco' have no columns besides id and label"
     workshop.telco = telco
-    workshop.write(method='name = "local"')
-    (problem,) = findings(workshop).problems
-    assert "method[local]: party 'bank' has no columns" in problem and "Mend: remove" in problem
+    for method in ("local", "local-trees"):
+        workshop.write(method=f'name = "{method}"')
+        (problem,) = findings(workshop).problems
+        assert f"method[{method}]: party 'bank' has no columns" in problem
+        assert "Mend: remove" in problem
 
 
 def test_notes_name_the_party(workshop):

@@ -150,7 +150,6 @@ BAD = [
     ({"bank": [{"id": 1, "a": "x", "b": 1.0, "city": "Ulm"}]}, 422, "'bank'.*'a'.*'x'.*Mend"),
     ({"bank": [{"id": 1, "a": [1], "b": 1.0, "city": "Ulm"}]}, 422, "'bank'.*'a'.*one value"),
     ({"bank": [{"id": 1, "a": 10**400, "b": 1.0, "city": "Ulm"}]}, 422, "'bank'.*'a'.*64 bits"),
-    ({"bank": [{"id": 1, "a": 1e300, "b": 1.0, "city": "Ulm"}]}, 422, "'bank'.*'a'.*1e.300.*Mend"),
     ({"ids": [1000], "deadline_ms": True}, 422, "deadline_ms.*True"),
     ({"bank": [{"id": "\ud800", "a": 1.0, "b": 1.0, "city": "Ulm"}]}, 422, "'bank'.*'id'.*text"),
     ({"bank": 2 * [{"id": 1, "a": 1.0, "b": 1.0, "city": "Ulm"}]}, 422, "'bank'.*Mend"),

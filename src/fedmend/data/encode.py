@@ -362,6 +362,8 @@ class Encoder:
     def _numeric(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         indicated = self._indicated()
         n, p = table.n_rows, len(self._scaled)
+        # No row of a training is so far out, and products of three such numbers are still finite.
+        farthest = float(np.finfo(self.dtype).max) ** 0.3
         # columns are contiguous while they are filled, rows when they are read
         by_column = np.zeros((p + len(indicated), n), dtype=self.dtype)
         absent = np.zeros((p + len(indicated), n), dtype=bool)
@@ -371,18 +373,11 @@ class Encoder:
             if scaled.column.is_categorical:
                 self._reject_unseen(scaled.column, series, np.isnan(values) & series.notna())
             np.isnan(values, out=absent[index])
-            values -= scaled.mean
-            values /= scaled.scale
-            with np.errstate(over="ignore"):
-                by_column[index] = values
+            with np.errstate(over="ignore"):  # what is too large for a number is clipped, too
+                values -= scaled.mean
+                values /= scaled.scale
+            by_column[index] = np.clip(values, -farthest, farthest)
             by_column[index, absent[index]] = 0
-            if (infinite := np.isinf(by_column[index])).any():
-                raise DataError(
-                    f"so far from the values of training that no {self.dtype} holds it",
-                    column=scaled.column.name,
-                    value=python_scalar(series.iloc[int(infinite.argmax())]),
-                    mend="correct the cell or empty it",
-                )
         by_column[p:] = absent[indicated]
         return np.ascontiguousarray(by_column.T), np.ascontiguousarray(absent.T)
 
@@ -545,7 +540,7 @@ class BlockScaler:
         """Means and standard deviations of the channels."""
         blank = cls(column, np.zeros(1), np.ones(1))
         mean, scale = (blank._of_bytes if values.dtype == np.uint8 else blank._of_numbers)(values)
-        negligible = scale <= 1e-12 * np.maximum(np.abs(mean), 1.0)
+        negligible = scale <= 1e-12 * np.abs(mean)
         return cls.from_dict(column, {"mean": mean, "scale": np.where(negligible, 1.0, scale)})
 
     def _of_numbers(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

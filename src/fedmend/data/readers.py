@@ -527,7 +527,10 @@ def to_frame(table: pa.Table) -> pd.DataFrame:
     pandas_notes = (table.schema.metadata or {}).get(b"pandas")
     if pandas_notes is not None:
         plain = plain.replace_schema_metadata({b"pandas": pandas_notes})
-    frame: pd.DataFrame = plain.to_pandas()
+    try:
+        frame: pd.DataFrame = plain.to_pandas()
+    except (TypeError, ValueError):  # pandas' notes may name types that only their writer knew
+        frame = plain.replace_schema_metadata(None).to_pandas()
     for name in exact:
         whole = "UInt64" if pa.types.is_unsigned_integer(plain.schema.field(name).type) else "Int64"
         frame[name] = pd.array(plain[name].to_pylist(), dtype=whole)

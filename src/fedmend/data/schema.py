@@ -334,7 +334,7 @@ def check_type(column: Column, series: pd.Series, later: bool = False) -> None:
         # Not which ones: an error crosses to the coordinator.
         was_text = isinstance((column.categories or ("",))[0], str)
         known, expected = "text" if was_text else "numbers", was_text == (sort == "text")
-        expected = expected or (later and _known_as_written(series, column.categories or ()))
+        expected = expected or (later and known_as_written(series, column.categories or ()))
     if not expected:
         raise DataError(
             f"the type changed: expected {known} for kind {column.kind!r}, "
@@ -364,7 +364,7 @@ def plainly(value: Any) -> str:
     return str(int(value)) if whole else repr(float(value))
 
 
-def _known_as_written(series: pd.Series, categories: Sequence[Any]) -> bool:
+def known_as_written(series: pd.Series, categories: Sequence[Any]) -> bool:
     """Numbers may be codes where some category is one; text where some of it is a known number."""
     if not written_otherwise(series, categories):
         return False

@@ -542,6 +542,8 @@ def _as_frame(columns: pd.DataFrame | Mapping[str, Any] | None, n_rows: int) -> 
             frame[name] = np.asarray(frame[name])
         elif dtype.kind in "mM" and bool(frame[name].isna().all()):
             frame[name] = np.nan  # of no kind, and without a date to refuse
+        elif str(dtype).startswith("dictionary<"):  # Arrow's word for categories
+            frame[name] = frame[name].astype(object).astype("category")
         elif pd.api.types.is_float_dtype(dtype) and not isinstance(dtype, np.dtype):
             # Nullable floats tell NaN, the result of 0/0 say, from a missing cell; here it is one.
             frame[name] = frame[name].mask(np.isnan(numbers(frame[name])))

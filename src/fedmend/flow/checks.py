@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from fedmend._suggest import closest, did_you_mean
 from fedmend.data.encode import NUMBERS, LabelEncoder
-from fedmend.data.schema import CATEGORICAL, NUMERIC
+from fedmend.data.schema import Schema
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
 from fedmend.federation import Federation, Party, Policy
@@ -44,6 +44,7 @@ from fedmend.flow.reading import (
 )
 from fedmend.learn.metrics import CLASSIFICATION, REGRESSION
 from fedmend.methods.auto.auto import few_to_compare
+from fedmend.methods.horizontal.encoding import describe, merged
 from fedmend.methods.registry import ANNOTATED, METHODS, make
 from fedmend.report.advice import facts_of, told
 from fedmend.report.amounts import counted, listed
@@ -158,11 +159,12 @@ def _check_party(config: Config, party: PartySettings, found: Findings) -> None:
             _told("there is no such weight_column", name, column, did_you_mean(column, train.names))
             for column in weights - set(train.feature_names)
         ]
-        if not train.feature_names and any(method.name == "local" for method in config.method):
-            found.problems.append(
-                f"method[local]: party {name!r} has no columns besides id and label, so "
-                "there is nothing to learn from by itself. Mend: remove this [[method]]"
-            )
+        found.problems += [
+            f"method[{method.name}]: party {name!r} has no columns besides id and label, so "
+            "there is nothing to learn from by itself. Mend: remove this [[method]]"
+            for method in config.method
+            if not (train.feature_names or METHODS[method.name].partners)
+        ]
     if test is not None:
         problems = list(problems_of_test(config, party, train, test))
         found.problems += map(str, problems)
@@ -463,8 +465,8 @@ def alike_problems(tables: Mapping[str, Table]) -> Iterator[str]:
     """Differences between tables that should have the same columns and the same label."""
     (first, model), *others = tables.items()
     for name, table in others:
-        lacking = [column for column in model.feature_names if column not in table.names]
-        extra = [column for column in table.feature_names if column not in model.names]
+        lacking = [column for column in model.feature_names if column not in table.feature_names]
+        extra = [column for column in table.feature_names if column not in model.feature_names]
         for column in lacking[:3]:
             near = closest(column, extra)
             yield _told(
@@ -479,11 +481,13 @@ def alike_problems(tables: Mapping[str, Table]) -> Iterator[str]:
         for column in [each for each in extra if each not in renamed][:3]:
             mend = f"drop = [{column!r}] at {name!r}, or give it to all parties"
             yield _told(f"party {first!r} has no such column", name, column, mend)
-        for column in [each for each in model.feature_names if each in table.names]:
-            mine, theirs = model.schema[column].kind, table.schema[column].kind
-            if not _go_together(mine, theirs):
-                mend = f'write it alike, or kinds = {{{column} = "{mine}"}} at both'
-                yield _told(f"is {theirs} here and {mine} at {first!r}", name, column, mend)
+    schemas = {name: describe(table.features)["schema"] for name, table in tables.items()}
+    told = {name: Schema.from_dict(schema) for name, schema in schemas.items()}
+    for column in model.feature_names:
+        try:
+            merged({name: schema[column] for name, schema in told.items() if column in schema})
+        except DataError as error:
+            yield str(error)
     labelled = {name: table for name, table in tables.items() if table.label is not None}
     if len({table.label for table in labelled.values()}) > 1:
         names = ", ".join(f"{name}: {table.label}" for name, table in labelled.items())
@@ -492,12 +496,6 @@ def alike_problems(tables: Mapping[str, Table]) -> Iterator[str]:
     # A column without a value is taken for numbers; here it only says: no labels.
     labelled = {name: table for name, table in labelled.items() if table.y.notna().any()}
     yield from _class_problems(labelled, "methods of horizontal federations")
-
-
-def _go_together(one: str, other: str) -> bool:
-    """Whether one encoder can serve both; a column of two values may have more elsewhere."""
-    numbers, categories = {*NUMERIC, "binary"}, set(CATEGORICAL)
-    return one == other or {one, other} <= numbers or {one, other} <= categories
 
 
 def _class_problems(tables: Mapping[str, Table], asking: str) -> Iterator[str]:

@@ -6,7 +6,8 @@ A column that tells the label by itself is looked for in the label party's own t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,9 @@ AMOUNT = (
     r"(?:\s*[%€$£]|\s+[A-Za-z]{1,3})?\s*"
 )
 MISSING_MARKS = (-1, -9, -99, -999, -9999)
+SAYS_NOTHING = {"", ".", "-", "?", "none", "<na>"}
+# Nothing is measured so large; several programs write the largest float for an empty cell.
+LARGEST = 1e34
 # A column that orders the classes, or follows a number, better than this gives the label away.
 TELLS_ALL = 0.995
 LOOKED_AT = 4000
@@ -39,7 +43,15 @@ def doubtful_columns(table: Table, party: str, *, task: str | None = None) -> li
     """
     notes = list(_label_doubts(table, party)) if task is None else []
     if table.label is not None and task not in NUMBERS:
-        for words, mend in _written_twice(table.y.dropna().astype(str).unique().tolist()):
+        texts = table.y.dropna().astype(str)
+        doubts = [*_written_twice(texts.unique().tolist()), *_marks(texts, "class")]
+        if task is None and table.schema[table.label].kind == "nominal":
+            doubts += _as_text(texts, "classes")
+        for words, mend in doubts:
+            notes.append(f"party {party!r}, label {table.label!r}: {words}. Mend: {mend}")
+    if table.label is not None and table.schema[table.label].is_numeric:
+        numbers = table.y.dropna()  # of which -1 may be a class as good as 0 and 1
+        for words, mend in _number_doubts(table.label, numbers[numbers != -1]):
             notes.append(f"party {party!r}, label {table.label!r}: {words}. Mend: {mend}")
     notes += _telling_columns(table, party, task=task)
     for name in table.feature_names:
@@ -49,7 +61,8 @@ def doubtful_columns(table: Table, party: str, *, task: str | None = None) -> li
         values = table.frame[name].dropna()
         if not len(values):
             continue
-        looks = _text_doubts if column.kind == "nominal" else _number_doubts
+        text = column.kind == "nominal" or isinstance(values.iloc[0], str)
+        looks = _text_doubts if text else _number_doubts
         if len(values) >= FEW_VALUES and values.nunique() == 1:
             looks = _constant_doubts
         for words, mend in looks(name, values):
@@ -139,7 +152,8 @@ def telling(column: pd.Series, label: pd.Series, *, task: str | None = None) -> 
 
 def _as_number(values: pd.Series) -> np.ndarray:
     if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
-        return values.to_numpy(dtype=np.float64, na_value=np.nan)
+        # A tree of scikit-learn refuses what a float32 cannot hold, and adds some of it up.
+        return values.to_numpy(dtype=np.float64, na_value=np.nan).clip(-LARGEST, LARGEST)
     codes, _ = pd.factorize(values.astype(object), sort=False)
     return np.where(codes < 0, np.nan, codes).astype(np.float64)
 
@@ -158,25 +172,13 @@ def _constant_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
 def _text_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
     texts = values.astype(str)
     distinct = texts.unique().tolist()
-    numbers = pd.to_numeric(texts, errors="coerce").notna()
-    if MOSTLY_NUMBERS <= numbers.mean() < 1:
-        others = ", ".join(repr(each) for each in texts[~numbers].unique()[:3].tolist())
-        first = texts[~numbers].iloc[0]
-        yield (
-            f"{numbers.sum():,} of its {len(texts):,} values are numbers, but it is taken for "
-            f"text, as others read {others}",
-            f"correct these cells, or missing = [{first!r}] where they stand for nothing",
-        )
+    numbers = list(_as_text(texts, "text"))
+    if numbers:
+        yield from numbers
     elif len(distinct) >= FEW_VALUES and texts.str.fullmatch(DATE).all():
         yield (
             f"its values are dates (such as {distinct[0]!r}), but they are taken for categories",
             f"make it a number (days since a start date, month, age), or drop = [{name!r}]",
-        )
-    elif numbers.mean() < MOSTLY_NUMBERS <= texts.str.fullmatch(AMOUNT).mean():
-        yield (
-            f"its values look like numbers (such as {distinct[0]!r}), but they are taken for text",
-            "write plain numbers, without units or signs between thousands; decimal = ',' at the "
-            "party where a comma is the decimal sign",
         )
     elif len(distinct) > max(FEW_VALUES, DIFFERENT_SHARE * len(texts)):
         yield (
@@ -185,6 +187,39 @@ def _text_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
             f"make it a number where it is a date or an amount, or drop = [{name!r}]",
         )
     yield from _written_twice(distinct)
+    yield from _marks(texts, "value")
+
+
+def _as_text(texts: pd.Series, taken: str) -> Iterator[tuple[str, str]]:
+    """Numbers that are text, for what stands beside them or the way they are written."""
+    numbers = pd.to_numeric(texts, errors="coerce").notna()
+    if MOSTLY_NUMBERS <= numbers.mean() < 1:
+        others = ", ".join(repr(each) for each in texts[~numbers].unique()[:3].tolist())
+        first = texts[~numbers].iloc[0]
+        yield (
+            f"{numbers.sum():,} of its {len(texts):,} values are numbers, but it is taken for "
+            f"{taken}, as others read {others}",
+            f"correct these cells, or missing = [{first!r}] where they stand for nothing",
+        )
+    elif numbers.mean() < MOSTLY_NUMBERS <= texts.str.fullmatch(AMOUNT).mean():
+        yield (
+            f"its values look like numbers (such as {texts.iloc[0]!r}), but they are taken for "
+            f"{taken}",
+            "write plain numbers, without units or signs between thousands; decimal = ',' at the "
+            "party where a comma is the decimal sign",
+        )
+
+
+def _marks(texts: pd.Series, taken: str) -> Iterator[tuple[str, str]]:
+    """Cells that hold blanks only, or a sign that hardly is a class."""
+    found = texts[texts.map(_folded).isin(SAYS_NOTHING if taken == "class" else {""})]
+    if len(found):
+        mark = found.iloc[0]
+        yield (
+            f"{len(found):,} {'cell reads' if len(found) == 1 else 'cells read'} {mark!r}, which "
+            f"is taken for a {taken}",
+            f"missing = [{mark!r}] where it stands for an empty cell",
+        )
 
 
 def _written_twice(distinct: list[str]) -> Iterator[tuple[str, str]]:
@@ -200,6 +235,13 @@ def _number_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
     numbers = pd.to_numeric(values, errors="coerce").dropna()
     if len(numbers) < FEW_VALUES:
         return
+    far = numbers[numbers.abs() >= LARGEST]
+    if 0 < len(far) < len(numbers):
+        yield (
+            f"{len(far):,} {'cell is' if len(far) == 1 else 'cells are'} as large as "
+            f"{far.iloc[0]:g}: beside it all others are one number to a network",
+            "empty these cells, or name them in missing as the file has them",
+        )
     for mark in MISSING_MARKS:
         rest = numbers[numbers != mark]
         count = len(numbers) - len(rest)
@@ -220,23 +262,22 @@ def alike_doubts(tables: Mapping[str, Table]) -> Iterator[str]:
     names = list(tables)
     shared = set.intersection(*(set(table.feature_names) for table in tables.values()))
     for column in (each for each in tables[names[0]].feature_names if each in shared):
-        if note := _written_otherwise(column, tables):
-            yield note
+        if {table.schema[column].kind for table in tables.values()} <= {"nominal", "binary"}:
+            own = {name: table.frame[column].dropna().unique() for name, table in tables.items()}
+            yield from _written_otherwise(column, own)
 
 
-def _written_otherwise(column: str, tables: Mapping[str, Table]) -> str | None:
+def _written_otherwise(column: str, values: Mapping[str, Iterable[Any]]) -> Iterator[str]:
     seen: dict[str, tuple[str, str]] = {}
-    for name, table in tables.items():
-        if table.schema[column].kind not in ("nominal", "binary"):
-            return None
-        for value in map(str, table.frame[column].dropna().unique()):
+    for name, own in values.items():
+        for value in map(str, own):
             before, at = seen.setdefault(_folded(value), (value, name))
             if before != value and at != name:
-                return (
+                yield (
                     f"column {column!r}: {before!r} at {at!r} and {value!r} at {name!r} are "
                     "taken for different values. Mend: write them alike"
                 )
-    return None
+                return
 
 
 def told_elsewhere(
@@ -282,7 +323,7 @@ def _folded(text: str) -> str:
 
 
 def class_doubts(tables: Mapping[str, Table]) -> Iterator[str]:
-    """Parties whose classes nobody else has: the same ones, perhaps, in other words."""
+    """Parties whose classes nobody else has: the same ones, perhaps, in other words or letters."""
     classes = {
         name: set(table.y.dropna().tolist())  # in a set True is 1, as to the methods
         for name, table in tables.items()
@@ -301,3 +342,6 @@ def class_doubts(tables: Mapping[str, Table]) -> Iterator[str]:
                 mend="write the classes alike at all parties",
             )
             yield str(error)
+    said = {name: sorted(map(str, own)) for name, own in classes.items()}
+    for name in list(classes)[:1]:
+        yield from _written_otherwise(str(tables[name].label), said)

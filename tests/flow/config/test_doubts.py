@@ -60,6 +60,19 @@ def test_values_that_differ_by_their_case() -> None:
     assert "'yes' and 'Yes ' are taken for different values. Mend: write them alike" in note
 
 
+def test_blanks_that_are_taken_for_a_value() -> None:
+    (note,) = notes(["Ulm", "  ", "Bonn", "  ", "Kiel"] * 5)
+    assert "10 cells read '  ', which is taken for a value. Mend: missing = ['  ']" in note
+    (note,) = notes([" ", "yes", "yes"] * 5)
+    assert "5 cells read ' '" in note
+    assert notes(["none", "-", "some"] * 5) == []
+    for mark in (" ", ".", "?", "None"):
+        said = ["yes", "no", mark] * 10
+        (note,) = doubtful_columns(labelled(said), "clinic")
+        assert note.startswith(f"party 'clinic', label 'y': 10 cells read {mark!r}")
+        assert f"taken for a class. Mend: missing = [{mark!r}]" in note
+
+
 @pytest.mark.parametrize(
     ("values", "told"),
     [
@@ -68,11 +81,12 @@ def test_values_that_differ_by_their_case() -> None:
         ([*range(-30, 30)], None),
         ([-1] * 40 + [1] * 10, None),
         ([1.0, -999.0], None),
+        ([*np.arange(60) / 7, -3.4028235e38, 1.7e308], "2 cells are as large as -3.40282e+38"),
     ],
 )
 def test_a_number_that_stands_for_nothing(values: list[object], told: str | None) -> None:
     found = notes(values)
-    assert (told is None and not found) or (told in found[0] and "missing = [" in found[0])
+    assert (told is None and not found) or (told in found[0] and "missing" in found[0])
 
 
 # ---------------------------------------------------------------- the label
@@ -100,6 +114,19 @@ def test_whole_numbers_are_asked_about() -> None:
     assert doubtful_columns(labelled([0, 1] * 30), "clinic") == []
 
 
+def test_a_number_to_predict_that_is_no_number_everywhere() -> None:
+    numbers = [f"{each / 7:.2f}" for each in range(90)]
+    (note,) = doubtful_columns(labelled([*numbers, "n/k"]), "clinic")
+    assert note.startswith("party 'clinic', label 'y': 90 of its 91 values are numbers, but it is")
+    assert "taken for classes, as others read 'n/k'" in note and "missing = ['n/k']" in note
+    (note,) = doubtful_columns(labelled([each.replace(".", ",") for each in numbers]), "clinic")
+    assert "taken for classes" in note and "decimal = ','" in note
+    measured = [each / 7 for each in range(90)]
+    (note,) = doubtful_columns(labelled([*measured, -999.0]), "clinic")
+    assert note.startswith("party 'clinic', label 'y': 1 cell is -999, all others 0 or more")
+    assert doubtful_columns(labelled([-1, 0, 1] * 30), "clinic", task="multiclass") == []
+
+
 @pytest.mark.parametrize(
     "tells",
     [
@@ -121,6 +148,12 @@ def test_a_column_that_gives_classes_away_is_named(tells) -> None:
     (note,) = doubtful_columns(table, "bank")
     assert "party 'bank', column 'late': it tells the label 'y' by itself (AUC 1.000" in note
     assert "drop = ['late']" in note
+
+
+def test_a_column_beyond_the_range_of_a_tree_is_looked_at() -> None:
+    y = [0, 0, 1, 1] * 75
+    far = labelled(y, x=[1.7e308 * each - 8e307 for each in y])
+    assert any("it tells the label 'y' by itself" in each for each in doubtful_columns(far, "bank"))
 
 
 def test_a_column_that_gives_a_number_away_is_named() -> None:

@@ -11,14 +11,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError
+from fedmend.errors import ConfigError, DataError
 from fedmend.flow import execute, plan_of
 from fedmend.flow.checks import alike_problems, check_data
 from fedmend.flow.config import load_config
 from fedmend.flow.config.sniffing import mostly_alike
 from fedmend.flow.config.starter import starter_text
 from fedmend.flow.doubts import alike_doubts, class_doubts
+from fedmend.methods.horizontal.encoding import (
+    common_encoder,
+    common_schema,
+    describe,
+    moments,
+)
 from fedmend.report.record import RunRecord
 
 
@@ -145,7 +152,7 @@ def test_check_names_tables_that_differ(ward: Ward) -> None:
     found = check_data(load_config(ward.write(METHODS)))
     text = "\n".join(found.problems)
     assert "'south'" in text and "'job'" in text and "'work'" in text
-    assert "'west'" in text and "is nominal here and continuous at 'north'" in text
+    assert "'west'" in text and "is nominal here and continuous at party 'north'" in text
 
 
 def test_a_vertical_file_of_like_tables_is_told_of_the_other_shape(ward: Ward) -> None:
@@ -217,6 +224,48 @@ def test_values_written_differently_at_two_parties():
     assert list(alike_doubts({"north": clinic(), "south": clinic()})) == []
 
 
+@pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")
+@pytest.mark.parametrize(
+    ("north", "south", "words"),
+    [
+        ([1, 2, 3], [True, False, True], "is binary here and integer at party 'north'"),
+        (["true", "no", "no"], [True, False, True], "holds bool values here and str values at"),
+        (["A1", "12", "13"], [12, 13, 12], None),
+        (["x", "y", "x"], [None] * 3, None),
+        ([None] * 3, ["x", "y", "z"], None),
+        ([None] * 3, [None] * 3, None),
+    ],
+)
+def test_what_check_lets_pass_has_one_encoding(north, south, words):
+    """A run had another opinion than `check` of what goes together."""
+    tables = {"north": clinic(dose=north), "south": clinic(dose=south)}
+    problems = list(alike_problems(tables))
+    described = {name: describe(table) for name, table in tables.items()}
+    if words is not None:
+        (problem,) = problems
+        assert "party 'south', column 'dose'" in problem and words in problem
+        with pytest.raises(DataError, match=words):
+            common_schema(described)
+        return
+    assert problems == []
+    schema = common_schema(described)
+    found = {name: moments(table, schema) for name, table in tables.items()}
+    encoder = Encoder.from_dict(common_encoder(schema, found, "float32"))
+    for table, given in zip(tables.values(), (north, south), strict=True):
+        codes = dict(zip(encoder.code_names, encoder.transform(table).codes.T, strict=True))
+        known = schema["dose"].categories or ()
+        if "dose" in codes:
+            assert [0 if each is None else known.index(str(each)) + 1 for each in given] == list(
+                codes["dose"]
+            )
+
+
+def test_a_label_that_is_a_column_elsewhere():
+    table = clinic()
+    (problem,) = alike_problems({"north": clinic(), "south": Table(table.ids, table.frame)})
+    assert "party 'south', column 'y': party 'north' has no such column" in problem
+
+
 @pytest.mark.parametrize(
     ("headers", "alike"),
     [
@@ -240,3 +289,5 @@ def test_classes_that_nobody_else_has() -> None:
     assert "'north' has no, yes (seen: ['ja', 'nein']). Mend: write the classes alike" in note
     assert not [*class_doubts({"north": wards["north"]})]
     assert not [*class_doubts(wards | {"west": table(["ja", "yes"])})]
+    (note,) = class_doubts(wards | {"west": table(["no", "Yes "])})
+    assert note.startswith("column 'ill': 'yes' at 'north' and 'Yes ' at 'west' are taken for diff")

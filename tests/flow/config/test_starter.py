@@ -197,10 +197,11 @@ def test_labels_of_different_names(tmp_path):
         ('"a;x",b\n"1;2",3\n', (["a;x", "b"], {})),
         ("a|b|c\n1|2|3\n4|5\n", (["a", "b", "c"], {"delimiter": "|"})),
         ("only\n1\n", (["only"], {})),
+        ('"a\nb";c\n"x\u2028y";1,5\n', (["a\nb", "c"], {"delimiter": ";", "decimal": ","})),
     ],
 )
 def test_how_a_file_is_written(tmp_path, text, expected):
-    (tmp_path / "t.csv").write_text(text)
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
     found = looked_at(tmp_path / "t.csv")
     assert (found.header, found.unusual) == expected
     (tmp_path / "t.csv").write_bytes(text.encode("utf-16"))

@@ -51,6 +51,18 @@ def test_means_and_scales_are_those_of_all_numbers(columns):
         assert (mean, scale) == (0.0, 1.0)
 
 
+def test_small_numbers_are_measured_and_too_large_ones_refused():
+    """Moles in a litre were taken for a column that never changes."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(2, 40)) * 1e-14
+    tables = {f"p{at}": Table(np.arange(40), {"x": each}) for at, each in enumerate(values)}
+    ((_, mean, scale, _),) = agreed(tables)["scaled"]
+    assert (mean, scale) == pytest.approx((values.mean(), values.std()), rel=1e-9)
+    tables["p1"] = Table(np.arange(3), {"x": [1.7e308, 1.7e308, 0.5]})
+    with pytest.raises(DataError, match="column 'x': numbers too large .*Mend: empty these cells"):
+        agreed(tables)
+
+
 def test_categories_of_all_parties_are_known_to_each():
     frames = {
         "a": pd.DataFrame({"city": ["Ulm", "Bonn"] * 5, "smoker": ["no"] * 9 + ["yes"]}),
@@ -151,7 +163,7 @@ def test_orders_that_contradict_each_other_are_refused():
     ):
         common_schema({party: describe(table, 0) for party, table in torn.items()})
     numbers = {"a": grades("low", "high"), "b": grades(1, 2)}
-    with pytest.raises(DataError, match="text at one party, numbers at another"):
+    with pytest.raises(DataError, match="party 'b', column 'grade': holds int values here and str"):
         common_schema({party: describe(table, 0) for party, table in numbers.items()})
 
 

@@ -7,6 +7,7 @@ import contextlib
 import csv
 import gzip
 import io
+import itertools
 import json
 import re
 import zlib
@@ -91,13 +92,15 @@ def _written(file: Path) -> Written:
         raw = stream.read(_READ)
     encoding = _encoding(raw)
     text = codecs.getincrementaldecoder(_without_mark(encoding))().decode(raw)
-    lines = text.splitlines()[: _LINES + 1]
+    # With their ends, and at these only: a quoted name or cell may go on in the next line.
+    lines = list(itertools.islice(io.StringIO(text, newline=""), _LINES + 1))
     if len(raw) == _READ:
         lines = lines[:-1] or lines
     if not any(line.strip() for line in lines):
         raise ValueError("the file is empty")
     if _FOR_A_SPREADSHEET.match(text):
-        raise ValueError(f"its first line is {lines[0]!r}, for a spreadsheet: remove that line")
+        first = lines[0].rstrip()
+        raise ValueError(f"its first line is {first!r}, for a spreadsheet: remove that line")
     delimiter = _delimiter(lines)
     rows = list(csv.reader(lines, delimiter=delimiter))
     header = [unprotected(name) for name in next(row for row in rows if row)]

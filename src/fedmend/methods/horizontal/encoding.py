@@ -19,7 +19,16 @@ import pandas as pd
 import torch
 
 from fedmend.data.encode import Encoder
-from fedmend.data.schema import CATEGORICAL, NUMERIC, Column, Schema, numbers, python_scalar
+from fedmend.data.schema import (
+    CATEGORICAL,
+    NUMERIC,
+    Column,
+    Schema,
+    known_as_written,
+    numbers,
+    plainly,
+    python_scalar,
+)
 from fedmend.data.table import Table
 from fedmend.errors import DataError
 from fedmend.federation.rows import frequent
@@ -52,6 +61,9 @@ def describe(table: Table, least: int = 1) -> dict[str, Any]:
 
 
 def _without_rare(column: Column, table: Table, least: int) -> Column:
+    if column.is_numeric and bool(table.frame[column.name].isna().all()):
+        # Without a value it may be whatever it is elsewhere: numbers, or categories.
+        return replace(column, kind="nominal", categories=(), dtype="float64")
     if not column.is_categorical:
         return column
     categories = list(column.categories or ())
@@ -74,17 +86,26 @@ def moments(table: Table, schema: Schema, least: int = 1) -> dict[str, list[list
             values = table.blocks[name].astype(np.float64)
             if table.blocks[name].dtype == np.uint8:
                 values /= 255.0
-            found[name] = [_moments(channel, least) for channel in values.swapaxes(0, 1)]
+            found[name] = [_moments(channel, least, name) for channel in values.swapaxes(0, 1)]
         elif column.is_numeric:
-            found[name] = [_moments(numbers(table.frame[name]), least)]
+            found[name] = [_moments(numbers(table.frame[name]), least, name)]
     return found
 
 
-def _moments(values: np.ndarray, least: int) -> list[float]:
+def _moments(values: np.ndarray, least: int, column: str) -> list[float]:
     present = values[~np.isnan(values)]
     if len(present) < max(1, least):
         return [0.0, 0.0, 0.0]
-    return [float(present.size), float(present.mean()), float(present.var())]
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = [float(present.size), float(present.mean()), float(present.var())]
+    if not np.isfinite(found).all():
+        raise DataError(
+            "numbers too large for a mean and a variance of all parties",
+            column=column,
+            value=float(np.abs(present).max()),
+            mend="empty these cells where they stand for nothing",
+        )
+    return found
 
 
 # ---------------------------------------------------------------------------------- together
@@ -105,27 +126,50 @@ def common_schema(described: Mapping[str, Mapping[str, Any]]) -> Schema:
                 mend="clients need the same feature columns; rename, drop or add them",
             )
     return Schema(
-        _merged({party: schema[name] for party, schema in schemas.items()}) for name in reference
+        merged({party: schema[name] for party, schema in schemas.items()}) for name in reference
     )
 
 
-def _merged(columns: Mapping[str, Column]) -> Column:
+def merged(columns: Mapping[str, Column]) -> Column:
+    """What a column is to all parties; DataError at the first that cannot go with the others."""
+    name = next(iter(columns.values())).name
+    columns = {p: c for p, c in columns.items() if c.categories != () or not _is_number(c)}
+    if not columns:
+        return Column(name, "continuous")
     first, reference = next(iter(columns.items()))
     kinds = {column.kind for column in columns.values()}
     shapes = {column.shape for column in columns.values()}
     if len(kinds) == 1 and len(shapes) == 1 and not reference.is_categorical:
         return reference
     if kinds & set(NUMERIC) and all(_is_number(column) for column in columns.values()):
-        return Column(reference.name, "continuous")
+        return Column(name, "continuous")
     if kinds <= set(CATEGORICAL):
+        lists = [column.categories or () for column in columns.values()]
+        said = {party: c.categories[0] for party, c in columns.items() if c.categories}
+        text = [value for each in lists for value in each if isinstance(value, str)]
+        rest = [value for each in lists for value in each if not isinstance(value, str)]
+        mixed = bool(text and rest)
+        # Of the codes 12 and A1 a party may have the first alone, and read numbers.
+        if mixed and "ordinal" not in kinds and known_as_written(pd.Series(rest), text):
+            lists = [tuple(map(plainly, each)) for each in lists]
+        elif mixed:
+            one, known = next(iter(said.items()))
+            party = next(p for p in said if isinstance(said[p], str) != isinstance(known, str))
+            here, there = (type(value).__name__ for value in (said[party], known))
+            raise DataError(
+                f"holds {here} values here and {there} values at party {one!r}",
+                party=party,
+                column=name,
+                mend="give the column one type at all parties",
+            )
         kind = reference.kind if len(kinds) == 1 else "nominal"
-        values = _union([column.categories or () for column in columns.values()], reference, kind)
+        values = _union(lists, reference, kind)
         kind = "nominal" if kind == "binary" and len(values) > 2 else kind
-        return Column(reference.name, kind, tuple(values), dtype=reference.dtype)
+        return Column(name, kind, tuple(values), dtype="object" if mixed else reference.dtype)
     party, other = next(
         (p, c) for p, c in columns.items() if c.kind != reference.kind or c.shape != reference.shape
     )
-    mend = f"give one kind where the tables are read: kinds={{{reference.name!r}: …}}"
+    mend = f"write it alike, or let kinds say {reference.kind!r} of it at all parties"
     if reference.is_block and other.is_block:
         mend = "bring the images of all parties to one shape, as bytes (uint8)"
     raise DataError(
@@ -151,7 +195,9 @@ def _is_number(column: Column) -> bool:
     told = column.categories or ()
     two = column.kind == "binary" or (column.kind == "nominal" and len(told) < 2)
     typed = column.dtype.lower().startswith(("int", "uint", "float"))
-    return two and (all(isinstance(value, (int, float)) for value in told) if told else typed)
+    # True is a number to Python, and to no column of numbers.
+    whole = (isinstance(value, (int, float)) and not isinstance(value, bool) for value in told)
+    return two and (all(whole) if told else typed)
 
 
 def _union(lists: Sequence[Sequence[Any]], column: Column, kind: str) -> list[Any]:
@@ -254,7 +300,7 @@ def _joined(parts: Sequence[Sequence[Sequence[float]]]) -> list[tuple[float, flo
         mean = sum(n * m for n, m, _ in channel) / count if count else 0.0
         spread = sum(n * (v + (m - mean) ** 2) for n, m, v in channel)
         deviation = math.sqrt(spread / count) if count else 0.0
-        negligible = deviation <= 1e-12 * max(abs(mean), 1.0)
+        negligible = deviation <= 1e-12 * abs(mean)
         results.append((mean, 1.0 if negligible else deviation))
     return results
 
