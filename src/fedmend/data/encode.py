@@ -14,6 +14,7 @@ by :func:`as_numbers` and :func:`from_numbers`.
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -473,20 +474,25 @@ class Encoder:
             "blocks": {name: scaler.to_dict() for name, scaler in self._blocks.items()},
         }
 
+    def to_json(self) -> bytes:
+        """The same as one value: of thousands of columns they are more than a file may have."""
+        return json.dumps(self.to_dict()).encode()
+
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Encoder:
-        """The encoder that :meth:`to_dict` described."""
-        encoder = cls(**values["options"])
-        schema = Schema.from_dict(values["schema"])
+    def from_dict(cls, values: Mapping[str, Any] | bytes) -> Encoder:
+        """The encoder that :meth:`to_dict` described, or :meth:`to_json`."""
+        given: Mapping[str, Any] = json.loads(values) if isinstance(values, bytes) else values
+        encoder = cls(**given["options"])
+        schema = Schema.from_dict(given["schema"])
         encoder._schema = schema
         encoder._scaled = [
             _Scaled(schema[name], float(mean), float(scale), bool(had))
-            for name, mean, scale, had in values["scaled"]
+            for name, mean, scale, had in given["scaled"]
         ]
-        encoder._coded = {name: tuple(found) for name, found in values["coded"].items()}
+        encoder._coded = {name: tuple(found) for name, found in given["coded"].items()}
         encoder._blocks = {
             name: BlockScaler.from_dict(schema[name], stored)
-            for name, stored in values["blocks"].items()
+            for name, stored in given["blocks"].items()
         }
         return encoder
 

@@ -15,13 +15,15 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.metrics import r2_score, roc_auc_score
 
 import fedmend as fm
+from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted, PrivacyWarning, ResumeError
+from fedmend.federation import wire
 from fedmend.methods.auto.folds import fold, forget, number_folds
 from fedmend.methods.boosting import boost, secureboost
 from fedmend.methods.boosting.bins import CutTable, LeftToAsk, bin_table, codes_of
 from fedmend.methods.boosting.boost import Boosting, BoostSettings, OwnBins, Target, outputs_of
 from fedmend.methods.boosting.grow import Growth
-from fedmend.methods.boosting.secureboost import OWN_BINS, PassiveTrees
+from fedmend.methods.boosting.secureboost import OWN_BINS, OwnColumns, PassiveTrees
 from fedmend.serve.models import schema_of
 from fedmend.split.labels import keep_confidence
 from fedmend.split.parts import part_of
@@ -765,6 +767,16 @@ def test_a_saved_model_is_the_same_model(
         "telco cannot predict alone: party 'bank' refused: trees tell of its labels and stay with "
         "it. Mend: predict at 'bank', or a method whose top can be handed out"
     ]
+
+
+def test_thousands_of_columns_are_kept() -> None:
+    rows = np.random.default_rng(0).normal(size=(40, 4000))
+    table = Table(np.arange(40), pd.DataFrame(rows, columns=[f"x{at}" for at in range(4000)]))
+    own = OwnColumns.fit(table, None, 4, 5)
+    kept = OwnColumns.from_wire(wire.decode(wire.encode(own.to_wire())))
+    assert (kept.codes(table) == own.codes(table)).all() and len(kept.columns) == 4000
+    before = {"encoder": None, "columns": [each.to_dict() for each in own.columns[:2]]}
+    assert len(OwnColumns.from_wire(before).columns) == 2
 
 
 def test_what_crosses_is_masked_or_encrypted(frame: pd.DataFrame) -> None:

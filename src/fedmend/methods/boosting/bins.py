@@ -157,19 +157,20 @@ class ColumnBins:
             found = np.where(own, found, len(self.frequent) if self.rare else self.bins)
         return np.where(absent, self.fill if self.fill >= 0 else self.bins, found).astype(np.int16)
 
-    def to_wire(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON-able values."""
         return {
             "column": self.column.to_dict(),
-            "ends": self.ends,
-            "frequent": self.frequent,
+            "ends": self.ends.tolist(),
+            "frequent": self.frequent.tolist(),
             "rare": self.rare,
             "fill": self.fill,
         }
 
     @classmethod
-    def from_wire(cls, saved: dict[str, Any]) -> ColumnBins:
-        column = Column.from_dict(saved["column"])
-        return cls(column, *(saved[key] for key in ("ends", "frequent", "rare", "fill")))
+    def from_dict(cls, saved: dict[str, Any]) -> ColumnBins:
+        ends, frequent = np.array(saved["ends"], np.float64), np.array(saved["frequent"], np.int64)
+        return cls(Column.from_dict(saved["column"]), ends, frequent, saved["rare"], saved["fill"])
 
 
 def bin_table(table: Table, most: int, least: int) -> list[ColumnBins]:

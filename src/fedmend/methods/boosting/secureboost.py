@@ -134,13 +134,16 @@ class OwnColumns:
         return cls(encoder, bin_table(seen, most, least))
 
     def to_wire(self) -> dict[str, Any]:
-        encoder = None if self.encoder is None else self.encoder.to_dict()
-        return {"encoder": encoder, "columns": [each.to_wire() for each in self.columns]}
+        encoder = None if self.encoder is None else self.encoder.to_json()
+        columns = json.dumps([each.to_dict() for each in self.columns]).encode()
+        return {"encoder": encoder, "columns": columns}
 
     @classmethod
     def from_wire(cls, saved: Mapping[str, Any]) -> OwnColumns:
         encoder = saved["encoder"] and Encoder.from_dict(saved["encoder"])
-        return cls(encoder, [ColumnBins.from_wire(each) for each in saved["columns"]])
+        columns = saved["columns"]  # models of before have them as they are
+        told = json.loads(columns) if isinstance(columns, bytes) else columns
+        return cls(encoder, [ColumnBins.from_dict(each) for each in told])
 
     @property
     def layouts(self) -> list[list[Any]]:
