@@ -120,6 +120,14 @@ class RowAccount:
             if isinstance(rows, np.ndarray):
                 self._last[about] = (table, rows.copy())
 
+    def admits(self, call: str, table: Table, rows: Asked, about: str = "columns") -> bool:
+        """Whether an answer that can be missed may be given; if so, it is entered."""
+        try:
+            self.admit(call, table, rows, about)
+        except Refused:
+            return False
+        return True
+
     def _is_last(self, table: Table, rows: np.ndarray, about: str) -> bool:
         """Whether the same was just asked, as in every round of sums: comparing takes no time."""
         last, before = self._last.get(about, (None, rows))

@@ -707,9 +707,12 @@ class TopWorker(JudgingWorker, TopHolder):
     @exposed(kind="control")
     def learn_scaling(self, rows: np.ndarray, kind: str) -> None:
         """Learn from the collected outputs of held-out rows, as rows of this kind, how far outputs
-        can be taken at their word. Nothing of it is told."""
-        self._asked = []
-        if kind == self.site.name and self._part().alone is not None:
+        can be taken at their word. Predictions show what was learnt: from few rows nothing is."""
+        self._require_outputs_of(rows)
+        self._asked, account = [], self.site.rows
+        known_alone = kind == self.site.name and self._part().alone is not None
+        told = self._labelled_of(rows)
+        if known_alone or not account.admits("learn_scaling", self.table, told, "scaling"):
             self._outputs = []
             return
         likely = self._label_likelihood()

@@ -218,11 +218,9 @@ class SelfTrainingWorker(Worker):
         """Whether errors of a column may rest on the rows that were held out for it."""
         account, aligned = self.site.rows, self.alignment.aligned
         held = aligned[np.concatenate([each.rows for each in self._tried[name]])]
-        try:
-            account.admit("the errors of families", self.table, held)
-        except Refused:
-            return False
-        return judged >= account.least
+        return account.admits("the errors of families", self.table, held) and (
+            judged >= account.least
+        )
 
     def _stack(self, name: str, outputs: dict[str, np.ndarray]) -> np.ndarray:
         weights = self._weights.get(name) or dict.fromkeys(outputs, 1.0 / len(outputs))
