@@ -27,8 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from fedmend.errors import ConfigError, DataError, PartyFailed, Refused
+from fedmend.errors import ConfigError, DataError, PartyFailed
 from fedmend.federation.federation import Federation
+from fedmend.federation.rows import Scored
 from fedmend.federation.site import Site
 from fedmend.federation.worker import Worker, exposed
 from fedmend.learn import pseudo
@@ -107,6 +108,7 @@ class SelfTrainingWorker(Worker):
         self._leans: dict[str, tuple[np.ndarray, float]] = {}
         self._residuals: dict[str, float] = {}
         self._skills: dict[str, float] = {}
+        self._untold: set[str] = set()
         self._tried: dict[str, list[_Try]] = {}
         self._trial: dict[str, np.ndarray] = {}
         self._trial_rows = np.zeros(0, np.int64)
@@ -187,8 +189,10 @@ class SelfTrainingWorker(Worker):
             rows = np.concatenate([each.rows for each in tests])
             truth, goal = target.truth[rows], target.goal[rows]
             train = target.truth[np.setdiff1d(np.flatnonzero(target.labelled), tests[0].rows)]
-            if self._may_tell_of(name, len(rows)):
+            if self._may_tell_of(name, rows, outputs):
                 errors[name] = family_errors(truth, outputs, train)
+            else:
+                self._untold.add(name)
             if target.is_class:
                 self._weights[name] = class_weights(goal, outputs)
                 shares = class_shares(train, len(target.classes))
@@ -214,12 +218,21 @@ class SelfTrainingWorker(Worker):
                 self._residuals[name] = float(np.sqrt(((stack - truth) ** 2).mean()))
         return errors
 
-    def _may_tell_of(self, name: str, judged: int) -> bool:
-        """Whether errors of a column may rest on the rows that were held out for it."""
-        account, aligned = self.site.rows, self.alignment.aligned
-        held = aligned[np.concatenate([each.rows for each in self._tried[name]])]
-        return account.admits("the errors of families", self.table, held) and (
-            judged >= account.least
+    def _may_tell_of(self, name: str, rows: np.ndarray, outputs: dict[str, np.ndarray]) -> bool:
+        """Whether errors of a column may rest on these rows, and on what was said of them.
+
+        Who lets rows be predicted one by one chooses what is said of each.
+        """
+        own, account = self.alignment.aligned[rows], self.site.rows
+        call, what = "the errors of families", f"column {name}"
+        said = [  # a number as the probability that has it for its odds
+            each
+            if each.ndim > 1
+            else np.stack([1 / (1 + np.exp(-each)), 1 / (1 + np.exp(each))], 1)
+            for each in outputs.values()
+        ]
+        return account.admits(call, self.table, own, what) and all(
+            account.admits(call, self.table, Scored(own, each), what) for each in said
         )
 
     def _stack(self, name: str, outputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -290,6 +303,7 @@ class SelfTrainingWorker(Worker):
     def finish(self) -> None:
         """Fill what still waits by the last model, and hand all cells to the completed table."""
         made = completion_of(self.site, self.run, self.a)
+        made.untold |= self._untold
         for name in [name for name in self._cells if name not in self.store.failed]:
             target, cells = self.store[name], self._cells[name]
             waiting = self.store.waiting(name)
