@@ -142,3 +142,23 @@ def test_what_is_asked_of_a_fold_is_of_enough_rows():
         train="rest", held="some", rows=EVERYBODY[:30], number=0, pairs={}
     )
     assert asked(at, "OverviewWorker", "some").sizes()["rows"] == 30
+
+
+def test_a_row_that_is_alone_in_a_bin():
+    """Of a report of how far probabilities are to be believed, which has a rate for every bin."""
+    labels = np.array(["no", "yes"])[np.random.default_rng(0).integers(0, 2, ROWS)]
+    at, sure = of(labels), np.full(ROWS, 0.999)
+    sure[:4] = 0.55, 0.65, 0.75, 0.85
+    asked_about = {"probabilities": np.stack([1 - sure, sure], 1), "classes": ["no", "yes"]}
+    found = at.worker("LabelWorker").uncertainty_report(**asked_about)
+    assert found["rows"] == ROWS and found["error"] == (labels == "no").mean()
+    alone = [each["accuracy"] for each in found["reliability"] if each["rows"] == 1]
+    assert len(alone) == 4 and len(set(alone)) == 1, "each is the share of ten rows that are right"
+    right = np.array(found["histogram"]["right"])
+    counts = right + found["histogram"]["wrong"]
+    assert len(set(right[counts == 1])) == 1
+    few = of(labels, other=EVERYBODY)
+    few.site.alignments["train"] = Alignment(EVERYBODY[:24], EVERYBODY[24:])
+    asked_about["probabilities"] = asked_about["probabilities"][:24]
+    deciles = few.worker("LabelWorker").uncertainty_report(**asked_about)["deciles"]
+    assert len({each["error"] for each in deciles if each["rows"] <= 2}) <= 3

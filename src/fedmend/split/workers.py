@@ -280,7 +280,9 @@ class JudgingWorker(SplitWorker):
         targets, outputs = self._targets(), self._take_outputs()
         known = targets >= 0
         undecided = metrics.expected_error(outputs[known])
-        return describe(outputs[known], undecided, targets[known], noise=self._noise)
+        return describe(
+            outputs[known], undecided, targets[known], noise=self._noise, least=self.site.rows.least
+        )
 
     def about_rows(self, method: str) -> str:
         return "labels"

@@ -184,7 +184,13 @@ class LabelWorker(SumWorker):
     ) -> dict[str, Any]:
         """What the uncertainty of such predictions is worth, against this party's own labels."""
         votes, told = self._against(probabilities, classes, alone)
-        return describe(told, metrics.expected_error(told), votes, noise=self._noise())
+        return describe(
+            told,
+            metrics.expected_error(told),
+            votes,
+            noise=self._noise(),
+            least=self.site.rows.least,
+        )
 
     def about_rows(self, method: str) -> str:
         return "labels"

@@ -21,7 +21,7 @@ coordinator learns how many rows of which column joined, and mean errors.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -189,10 +189,8 @@ class SelfTrainingWorker(Worker):
             rows = np.concatenate([each.rows for each in tests])
             truth, goal = target.truth[rows], target.goal[rows]
             train = target.truth[np.setdiff1d(np.flatnonzero(target.labelled), tests[0].rows)]
-            if self._may_tell_of(name, rows, outputs):
+            if self._may_tell(f"column {name}", rows, map(_answers, outputs.values())):
                 errors[name] = family_errors(truth, outputs, train)
-            else:
-                self._untold.add(name)
             if target.is_class:
                 self._weights[name] = class_weights(goal, outputs)
                 shares = class_shares(train, len(target.classes))
@@ -214,25 +212,22 @@ class SelfTrainingWorker(Worker):
             self._trial_rows = tried[0].rows
             stack = self._stack(name, outputs)
             self._skills[name] = skill(truth, stack, train)
+            # Probabilities weigh alike, whether nearly 1 or 1: what differs in few rows is seen.
+            said = np.exp(stack - 1.0) if target.is_class else _answers(stack)
+            if name not in errors or not self._may_tell(f"skill in {name}", rows, [said]):
+                self._untold.add(name)
             if not target.is_class and len(outputs) > 1:
                 self._residuals[name] = float(np.sqrt(((stack - truth) ** 2).mean()))
         return errors
 
-    def _may_tell_of(self, name: str, rows: np.ndarray, outputs: dict[str, np.ndarray]) -> bool:
-        """Whether errors of a column may rest on these rows, and on what was said of them.
+    def _may_tell(self, what: str, rows: np.ndarray, said: Iterable[np.ndarray]) -> bool:
+        """Whether an answer may rest on these rows of a column, and on what was said of them.
 
         Who lets rows be predicted one by one chooses what is said of each.
         """
         own, account = self.alignment.aligned[rows], self.site.rows
-        call, what = "the errors of families", f"column {name}"
-        said = [  # a number as the probability that has it for its odds
-            each
-            if each.ndim > 1
-            else np.stack([1 / (1 + np.exp(-each)), 1 / (1 + np.exp(each))], 1)
-            for each in outputs.values()
-        ]
-        return account.admits(call, self.table, own, what) and all(
-            account.admits(call, self.table, Scored(own, each), what) for each in said
+        return account.admits("weigh", self.table, own, what) and all(
+            account.admits("weigh", self.table, Scored(own, each), what) for each in said
         )
 
     def _stack(self, name: str, outputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -331,6 +326,13 @@ class _Try:
 
     def at(self, kept: np.ndarray) -> _Try:
         return _Try(self.rows[kept], {key: each[kept] for key, each in self.outputs.items()})
+
+
+def _answers(outputs: np.ndarray) -> np.ndarray:
+    """The likeliest class; a number as the probability of two that has it for its odds."""
+    if outputs.ndim > 1:
+        return np.eye(outputs.shape[1])[outputs.argmax(1)]
+    return np.stack([1 / (1 + np.exp(-outputs)), 1 / (1 + np.exp(outputs))], 1)
 
 
 def _joined(tests: list[_Try]) -> dict[str, np.ndarray]:

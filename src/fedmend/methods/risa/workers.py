@@ -232,6 +232,11 @@ class EvidenceBottomWorker(EvidenceWorker, BottomWorker):
         self._columns = Columns.of(everything, encoder.cardinalities, overlapping)
         return len(self._columns.used)
 
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
+        if method == "additive_columns":
+            return [self._attached[kwargs["rows"]]]
+        return super().rows_asked(method, kwargs)
+
     @exposed(kind="embedding")
     def additive_begin(
         self, rows: np.ndarray, ridges: list[float], blocks: list[int], classes: int
@@ -612,7 +617,9 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
         """How much the uncertainty is worth on the collected rows that have a label."""
         self._require_outputs_of(None)
         targets, p, _ = self._against_labels()
-        return describe(p, metrics.expected_error(p), targets, noise=self._noise)
+        return describe(
+            p, metrics.expected_error(p), targets, noise=self._noise, least=self.site.rows.least
+        )
 
     @exposed(kind="statistic")
     def mass(self) -> float:
