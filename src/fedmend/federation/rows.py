@@ -155,6 +155,11 @@ class RowAccount:
         if _is_of_few(total / max(total.sum(), 1e-300), self.least):
             raise self._too_few(call)
 
+    def are_few(self, rows: np.ndarray) -> bool:
+        """Whether few rows have nearly all the weight among these, by how often each is named."""
+        times = np.unique(rows, return_counts=True)[1] ** 2.0
+        return len(times) < self.least or _is_of_few(times / times.sum(), self.least)
+
     def is_cut(self, table: Table) -> bool:
         """Whether rows are missing of the given table that it has most rows of."""
         found = [pd.Series(given.ids).isin(table.ids) for given in self._given.values()]

@@ -241,6 +241,11 @@ class BatchOrder:
         self._number += 1
         return numbers
 
+    def handed(self) -> np.ndarray:
+        """The row numbers of the batch that was handed out last; none before the first."""
+        size = self.sizes[self._number - 1] if self._number else 0
+        return self.shuffled[self._at - size : self._at].numpy()
+
     def batch(self, ahead: int = 0) -> str:
         """Which batch was handed out last, or will be; the same words at all who walk alike."""
         if self._mark is None:

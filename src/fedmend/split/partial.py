@@ -195,6 +195,7 @@ class SharesBottom:
     @exposed(kind="weights")
     def bottom_weights(self) -> dict[str, Tensor]:
         """This party's bottom, to be joined with others of the same shape."""
+        self._require_taught_by_many("bottom_weights")  # type: ignore[attr-defined]
         module = self._shared_bottom()
         found = {} if module is None else module.state_dict()
         return {key: value.detach().clone() for key, value in found.items()}

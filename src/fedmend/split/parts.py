@@ -103,8 +103,9 @@ class Part:
     """Everything one party holds of one model; pieces that are not there are None.
 
     alone: another model, whole, for rows that nobody but this party knows (`keep_own_model`).
-    gradient: what the party was sent to learn from alone; not kept on disk. mark: what a saved
-    part of this kind has and others have not.
+    gradient: what the party was sent to learn from alone; not kept on disk. few: whether it ever
+    learnt from few rows at a time, so that its weights would tell of them. mark: what a saved part
+    of this kind has and others have not.
     """
 
     mark: ClassVar[str] = "top"
@@ -113,6 +114,7 @@ class Part:
     top: Any = None
     alone: Part | None = None
     gradient: Tensor | None = None
+    few: bool = False
 
     @classmethod
     def pieces(cls) -> dict[str, type[Any]]:
@@ -126,13 +128,16 @@ class Part:
 
     def to_wire(self) -> dict[str, Any]:
         held = {name: getattr(self, name) for name in self.pieces()}
-        return {name: None if each is None else each.to_wire() for name, each in held.items()}
+        pieces = {name: None if each is None else each.to_wire() for name, each in held.items()}
+        return pieces | {"few": self.few}
 
     @classmethod
     def from_wire(cls, saved: Mapping[str, Any]) -> Self:
         # Models of earlier versions have fewer pieces.
         known = {name: kind for name, kind in cls.pieces().items() if saved.get(name)}
-        return cls(**{name: kind.from_wire(saved[name]) for name, kind in known.items()})
+        made = cls(**{name: kind.from_wire(saved[name]) for name, kind in known.items()})
+        made.few = bool(saved.get("few"))
+        return made
 
 
 def part_of(site: Site, model: str) -> Any:

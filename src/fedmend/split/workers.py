@@ -127,6 +127,7 @@ class SplitWorker(_Checkpointed, ExchangeWorker):
         self.party = site.name
         self.device = resolve_device(site.device)
         self._reported: tuple[Any, ReportedLabels | None] = (None, None)
+        self._attached = np.zeros(0, np.int64)
 
     @exposed(kind="statistic")
     def tell_labels(self, epsilon: float, task: str, folder: str | None) -> dict[str, float]:
@@ -203,7 +204,35 @@ class SplitWorker(_Checkpointed, ExchangeWorker):
         alignment = self.site.alignments.get(self.scope)
         if alignment is None and any(name != ALL for name, _ in segments):
             alignment = self.alignment  # raises, with the mend
-        return own_rows(self.site.name, segments, alignment, len(self.table))
+        self._attached = own_rows(self.site.name, segments, alignment, len(self.table))
+        return self._attached
+
+    def _note_taught(self, numbers: np.ndarray) -> None:
+        """Note where an update is of few rows: the weights before and after it tell them."""
+        part = self._part()
+        part.few = part.few or self.site.rows.are_few(self._teaching(numbers))
+
+    def _teaching(self, numbers: np.ndarray) -> np.ndarray:
+        """The places of those of the numbered rows that this party's weights can learn from."""
+        rows = self._attached[numbers]
+        return rows[rows >= 0]
+
+    def _require_taught_by_many(self, call: str) -> None:
+        if self._part().few:
+            least = self.site.rows.least
+            raise Refused(
+                self.site.name,
+                f"{call} would let out weights that learnt from fewer than {least} rows at a time",
+                "a larger batch_size and more labelled rows, or lower min_rows in the policy of "
+                f"{self.site.name!r}",
+            )
+
+    def _state(self) -> dict[str, Any]:
+        return super()._state() | {"few": self._part().few}
+
+    def _restore(self, saved: Mapping[str, Any]) -> None:
+        super()._restore(saved)
+        self._part().few |= bool(saved["few"])
 
     def _features(self, part: BottomPart, rows: np.ndarray, settings: Settings) -> Features:
         return Features(*self._rows_encoded(part, rows), self.device, settings.dtype)
@@ -369,6 +398,7 @@ class BottomWorker(SplitWorker, BottomSteps):
     def attach(self, segments: list[Any], config: dict[str, Any]) -> None:
         """Take these rows, and be ready to embed them."""
         self.trained = self._new_model(segments, Settings.from_dict(config["settings"]))
+        self.trained.taught = self._note_taught
 
     def _new_model(self, segments: Segments, settings: Settings) -> BottomModel:
         return self._model_on(self._rows(segments), settings)
@@ -562,6 +592,7 @@ class TopWorker(JudgingWorker, TopHolder):
         super().__init__(site, scope, model=model)
         self._trains = False
         self._asked: list[np.ndarray] = []
+        self._shown: list[np.ndarray] = []
 
     @exposed(kind="control")
     def create(self, config: dict[str, Any], names: list[str], widths: list[int]) -> dict[str, Any]:
@@ -602,9 +633,11 @@ class TopWorker(JudgingWorker, TopHolder):
         self._spans = spans(segments)
         self._use(self._new_model(segments, Settings.from_dict(config["settings"]), train))
         self._trains = train
-        self._asked = []
+        self._asked, self._shown = [], []
         if train:
-            self.trained.set_targets(self._targets())
+            self.trained.taught, targets = self._note_taught, self._targets()
+            self._has_label = has_label(targets)
+            self.trained.set_targets(targets)
             likelihoods = self._likelihoods()
             if likelihoods is not None:
                 self.trained.set_likelihoods(likelihoods)
@@ -685,6 +718,29 @@ class TopWorker(JudgingWorker, TopHolder):
         self.start_epoch(epoch)
         for _ in self.trained.order.sizes:
             self.trained.step({})
+
+    def _teaching(self, numbers: np.ndarray) -> np.ndarray:
+        return super()._teaching(numbers[self._has_label[numbers]])
+
+    @exposed(kind="control", takes={"embeddings": "embedding"})
+    def see(self, rows: np.ndarray, embeddings: dict[str, Tensor]) -> None:
+        self._shown.append(rows)
+        super().see(rows, embeddings)
+
+    @exposed(kind="control", takes={"fixed": "embedding"})
+    def learn_imputation(self, fixed: dict[str, Tensor]) -> None:
+        self._note_imputed(np.concatenate(self._shown))
+        self._shown = []
+        super().learn_imputation(fixed)
+
+    def _note_imputed(self, numbers: np.ndarray) -> None:
+        """A top that goes elsewhere has means of the embeddings of these rows in it."""
+        self._part().few |= self.site.rows.are_few(numbers)
+
+    @exposed(kind="weights")
+    def give_top(self) -> dict[str, Any]:
+        self._require_taught_by_many("give_top")
+        return super().give_top()
 
     @exposed(kind="control", takes={"embeddings": "embedding"})
     def predict_chunk(

@@ -193,14 +193,12 @@ class EvidenceWorker(SharesBottom, SplitWorker):
 class EvidenceBottomWorker(EvidenceWorker, BottomWorker):
     """A feature party without labels."""
 
-    _attached: np.ndarray
     _columns: Columns
     _ridge: Ridge
 
     def _new_model(self, segments: Segments, settings: Settings) -> BottomModel:
         part = self._part()
         own = self._own(segments, settings)
-        self._attached = self._rows(segments)
         mine = [is_known(name, self.site.name) for name, _ in segments]
         return EvidenceBottom(part.bottom.module, own, part.mean, mine, settings, self.device)
 
@@ -725,6 +723,9 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
         """The places in the table of the rows judged, one judged twice named twice."""
         judged = (rows for kind in kinds for rows in self._judged_rows.get(kind, []))
         return self._rows_used[np.concatenate([np.zeros(0, np.int64), *judged])]
+
+    def _teaching(self, numbers: np.ndarray) -> np.ndarray:
+        return SplitWorker._teaching(self, numbers)  # from rows without a label, too
 
     def _known_of(self, rows: np.ndarray) -> np.ndarray:
         """What is known of the classes of rows: their numbers [n], or likelihoods [n, K]."""
