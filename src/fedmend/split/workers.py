@@ -217,22 +217,12 @@ class SplitWorker(_Checkpointed, ExchangeWorker):
         rows = self._attached[numbers]
         return rows[rows >= 0]
 
-    def _require_taught_by_many(self, call: str) -> None:
-        if self._part().few:
-            least = self.site.rows.least
-            raise Refused(
-                self.site.name,
-                f"{call} would let out weights that learnt from fewer than {least} rows at a time",
-                "a larger batch_size and more labelled rows, or lower min_rows in the policy of "
-                f"{self.site.name!r}",
-            )
-
     def _state(self) -> dict[str, Any]:
         return super()._state() | {"few": self._part().few}
 
     def _restore(self, saved: Mapping[str, Any]) -> None:
         super()._restore(saved)
-        self._part().few |= bool(saved["few"])
+        self._part().few |= bool(saved.get("few"))
 
     def _features(self, part: BottomPart, rows: np.ndarray, settings: Settings) -> Features:
         return Features(*self._rows_encoded(part, rows), self.device, settings.dtype)
@@ -739,7 +729,12 @@ class TopWorker(JudgingWorker, TopHolder):
 
     @exposed(kind="weights")
     def give_top(self) -> dict[str, Any]:
-        self._require_taught_by_many("give_top")
+        if self._part().few:
+            raise Refused(
+                self.site.name,
+                "a top that few rows at a time have taught would tell of them, and does not leave",
+                f"a batch_size from {self.site.rows.least} on; or do not hand out the model",
+            )
         return super().give_top()
 
     @exposed(kind="control", takes={"embeddings": "embedding"})
