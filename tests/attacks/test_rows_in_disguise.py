@@ -162,3 +162,13 @@ def test_a_row_that_is_alone_in_a_bin():
     asked_about["probabilities"] = asked_about["probabilities"][:24]
     deciles = few.worker("LabelWorker").uncertainty_report(**asked_about)["deciles"]
     assert len({each["error"] for each in deciles if each["rows"] <= 2}) <= 3
+
+
+def test_the_mean_of_a_column_that_few_rows_vary_in_or_have():
+    columns = {
+        "cell": np.where(EVERYBODY == ROW, 4242.0, np.nan),
+        "few": np.where(EVERYBODY < 3, 7.0, 0.0),
+    }
+    told = of(["a", "b"] * 60, **columns).worker("CovarianceWorker", missing="mean").moments()
+    means = dict(zip(told["names"], told["means"].tolist(), strict=True))
+    assert means["cell"] == 0.0 and np.isnan(means["few"]) and means["x"] == EVERYBODY.mean()
