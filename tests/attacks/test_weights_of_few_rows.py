@@ -103,3 +103,6 @@ def test_cells_by_the_bottom_of_one_row(worker):
         assert bottom.bottom_weights()
         learns(EVERYBODY[7:8])
         assert bottom.bottom_weights() == {}
+        bottom.attach([["aligned", ROWS]], config)
+        learns(EVERYBODY[:20])
+        assert bottom.bottom_weights() == {}, "the row before may weigh more than these"

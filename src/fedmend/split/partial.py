@@ -196,10 +196,12 @@ class SharesBottom:
     def bottom_weights(self) -> dict[str, Tensor]:
         """This party's bottom, to be joined with others of the same shape.
 
-        None where few rows at a time have taught it: they could be told from it.
+        Nothing where few rows have taught it since it last left: they could be told from it.
         """
-        module = self._shared_bottom()
-        found = {} if module is None or self._part().few else module.state_dict()  # type: ignore[attr-defined]
+        module, part = self._shared_bottom(), self._part()  # type: ignore[attr-defined]
+        if module is None or part.is_thin:
+            return {}
+        part.since, found = np.zeros(0, np.int64), module.state_dict()
         return {key: value.detach().clone() for key, value in found.items()}
 
     @exposed(kind="control", takes={"weights": "weights"})
@@ -391,7 +393,7 @@ class SharingSession(AlignedJudges):
         if not alike:
             self._warn(
                 f"share_every joins bottoms of one shape, but those of {', '.join(given)} all "
-                "differ, or learn from few rows at a time: none is shared. Mend: share_every=0",
+                "differ, or learn from few rows in between: none is shared. Mend: share_every=0",
                 "shapes",
             )
         for names in alike:

@@ -103,9 +103,10 @@ class Part:
     """Everything one party holds of one model; pieces that are not there are None.
 
     alone: another model, whole, for rows that nobody but this party knows (`keep_own_model`).
-    gradient: what the party was sent to learn from alone; not kept on disk. few: whether it ever
-    learnt from few rows at a time, so that its weights would tell of them. mark: what a saved part
-    of this kind has and others have not.
+    gradient: what the party was sent to learn from alone; not kept on disk. few, thin: whether
+    the weights of the top, of the bottom would tell of few rows that taught them. since: the rows
+    that did since the bottom last left or was attached, None where they are enough. mark: what a
+    saved part of this kind has and others have not.
     """
 
     mark: ClassVar[str] = "top"
@@ -115,6 +116,12 @@ class Part:
     alone: Part | None = None
     gradient: Tensor | None = None
     few: bool = False
+    thin: bool = False
+    since: np.ndarray | None = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def is_thin(self) -> bool:
+        return self.thin or (self.since is not None and len(self.since) > 0)
 
     @classmethod
     def pieces(cls) -> dict[str, type[Any]]:
@@ -129,14 +136,14 @@ class Part:
     def to_wire(self) -> dict[str, Any]:
         held = {name: getattr(self, name) for name in self.pieces()}
         pieces = {name: None if each is None else each.to_wire() for name, each in held.items()}
-        return pieces | {"few": self.few}
+        return pieces | {"few": self.few, "thin": self.is_thin}
 
     @classmethod
     def from_wire(cls, saved: Mapping[str, Any]) -> Self:
         # Models of earlier versions have fewer pieces.
         known = {name: kind for name, kind in cls.pieces().items() if saved.get(name)}
         made = cls(**{name: kind.from_wire(saved[name]) for name, kind in known.items()})
-        made.few = bool(saved.get("few"))
+        made.few, made.thin = bool(saved.get("few")), bool(saved.get("thin"))
         return made
 
 

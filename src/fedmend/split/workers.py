@@ -55,7 +55,7 @@ from fedmend.split.labels import (
     label_loss,
     shares_of,
 )
-from fedmend.split.models import BottomModel, ServerTopModel, TopModel
+from fedmend.split.models import BottomModel, ServerTopModel, TopModel, TrainedModel
 from fedmend.split.parts import (
     FILE,
     MANIFEST,
@@ -207,10 +207,19 @@ class SplitWorker(_Checkpointed, ExchangeWorker):
         self._attached = own_rows(self.site.name, segments, alignment, len(self.table))
         return self._attached
 
-    def _note_taught(self, numbers: np.ndarray) -> None:
-        """Note where an update is of few rows: the weights before and after it tell them."""
+    def _watch(self, trained: TrainedModel) -> None:
+        """From now on note which rows teach it; other settings may make light of earlier ones."""
         part = self._part()
-        part.few = part.few or self.site.rows.are_few(self._teaching(numbers))
+        part.thin, part.since = part.is_thin, np.zeros(0, np.int64)
+        trained.taught = self._note_taught
+
+    def _note_taught(self, numbers: np.ndarray) -> None:
+        """Note where updates are of few rows: the weights before and after them tell these."""
+        part, rows, account = self._part(), self._attached[numbers], self.site.rows
+        if part.since is not None:
+            since = np.concatenate([part.since, rows[rows >= 0]])
+            part.since = since if account.are_few(since) else None
+        part.few = part.few or account.are_few(self._teaching(numbers))
 
     def _teaching(self, numbers: np.ndarray) -> np.ndarray:
         """The places of those of the numbered rows that this party's weights can learn from."""
@@ -218,11 +227,12 @@ class SplitWorker(_Checkpointed, ExchangeWorker):
         return rows[rows >= 0]
 
     def _state(self) -> dict[str, Any]:
-        return super()._state() | {"few": self._part().few}
+        return super()._state() | {"few": self._part().few, "thin": self._part().is_thin}
 
     def _restore(self, saved: Mapping[str, Any]) -> None:
         super()._restore(saved)
         self._part().few |= bool(saved.get("few"))
+        self._part().thin |= bool(saved.get("thin"))
 
     def _features(self, part: BottomPart, rows: np.ndarray, settings: Settings) -> Features:
         return Features(*self._rows_encoded(part, rows), self.device, settings.dtype)
@@ -388,7 +398,7 @@ class BottomWorker(SplitWorker, BottomSteps):
     def attach(self, segments: list[Any], config: dict[str, Any]) -> None:
         """Take these rows, and be ready to embed them."""
         self.trained = self._new_model(segments, Settings.from_dict(config["settings"]))
-        self.trained.taught = self._note_taught
+        self._watch(self.trained)
 
     def _new_model(self, segments: Segments, settings: Settings) -> BottomModel:
         return self._model_on(self._rows(segments), settings)
@@ -625,7 +635,8 @@ class TopWorker(JudgingWorker, TopHolder):
         self._trains = train
         self._asked, self._shown = [], []
         if train:
-            self.trained.taught, targets = self._note_taught, self._targets()
+            self._watch(self.trained)
+            targets = self._targets()
             self._has_label = has_label(targets)
             self.trained.set_targets(targets)
             likelihoods = self._likelihoods()
