@@ -150,7 +150,7 @@ BREAKS = (
     Break(
         "rows: a batch of few",
         "split/workers.py",
-        "part.few = part.few or self.site.rows.are_few(self._teaching(numbers))",
+        "part.few = part.few or account.are_few(self._teaching(numbers))",
         "pass",
         ("tests/attacks/test_weights_of_few_rows.py",),
     ),
