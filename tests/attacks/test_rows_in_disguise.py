@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import fedmend as fm
 from fedmend.data.schema import Column, Schema
 from fedmend.data.table import Table
 from fedmend.deploy.party_file import install_workers
@@ -173,15 +172,3 @@ def test_the_mean_of_a_column_that_few_rows_vary_in_or_have():
     told = of(["a", "b"] * 60, **columns).worker("CovarianceWorker", missing="mean").moments()
     means = dict(zip(told["names"], told["means"].tolist(), strict=True))
     assert means["cell"] == 0.0 and np.isnan(means["few"]) and means["x"] == EVERYBODY.mean()
-
-
-def test_the_loss_of_a_round_on_one_labelled_row():
-    rng = np.random.default_rng(0)
-    parties = []
-    for name, count in (("one", 1), ("many", 60)):
-        x = rng.normal(size=60)
-        y = np.where(np.arange(60) < count, np.where(x > 0, "yes", "no"), None)
-        parties.append(fm.Party(name, Table(np.arange(60), {"x": x, "y": y}, label="y")))
-    model = fm.FedAvg(rounds=2).fit(fm.Federation(*parties))
-    told = {each["client"]: each["loss"] for each in model.history_[-1]["per_client"]}
-    assert told["one"] is None and told["many"] > 0 and model.history_[-1]["loss"] > 0

@@ -650,7 +650,6 @@ class RoundReport:
         table = torch.stack([update.measures for update in updates]).double().cpu()
         # Without labels a client of a supervised method takes no step, and has nothing to tell.
         trained = torch.tensor([update.steps > 0 for update in updates])
-        trained &= ~table.isnan().any(1)  # nor has one with few labels
         table[~trained] = torch.nan
         per_client = []
         for update, row in zip(updates, table, strict=True):

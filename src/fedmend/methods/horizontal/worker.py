@@ -151,14 +151,9 @@ class ClientWorker(Worker):
             "weights": update.weights.cpu(),
             "rows": update.rows,
             "steps": update.steps,
-            "measures": self._told(update.measures),
+            "measures": update.measures.cpu(),
             "extras": {key: value.cpu() for key, value in update.extras.items()},
         }
-
-    def _told(self, measures: Tensor) -> Tensor:
-        """No numbers of a party whose labelled rows are too few for a loss to rest on."""
-        few = 0 < len(self._ready()[1].labelled) < self.site.rows.least
-        return torch.full_like(measures, math.nan).cpu() if few else measures.cpu()
 
     def _train(self, weights: Tensor, number: int, extras: dict[str, Any] | None = None) -> Update:
         trainer, pool = self._ready(number)
@@ -350,7 +345,7 @@ class HiddenClientWorker(ClientWorker):
         update = self._train(weights, number)
         start = weights.to(update.weights)
         self._change, self._number = update.weights.double() - start.double(), number
-        return {"rows": update.rows, "steps": update.steps, "measures": self._told(update.measures)}
+        return {"rows": update.rows, "steps": update.steps, "measures": update.measures.cpu()}
 
     @exposed(kind="control")
     def offer(self, share: float) -> None:
