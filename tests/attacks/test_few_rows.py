@@ -133,7 +133,7 @@ def test_folds_of_one_row(bank):
     with pytest.raises(FedmendError, match="there is no table 'one'"):
         asked(bank, "OverviewWorker", "one").sizes()
     with pytest.raises(Refused, match="fewer than 10"):
-        folds.split(train="rest", held="one", rows=np.array([3]))
+        folds.split(train="rest", held="one", rows=np.array([3]), number=0, pairs={})
 
 
 def test_folds_across_folds(bank):

@@ -70,3 +70,14 @@ def test_shares_carried_of_other_rows_than_are_named(trained):
         session.judge(np.where(EVERYBODY == ROW, 0, EVERYBODY), ALIGNED, ["telco"])
         with pytest.raises(Refused):
             session.top.carried("bank", list(network.parties))
+
+
+def test_in_how_many_columns_two_rows_differ(trained):
+    fed, model = trained
+    network, segments, _ = model._ready(fed, ALIGNED)
+    with network.asking(fed, segments) as session:
+        telco = session.bottoms["telco"]
+        assert telco.additive_columns(EVERYBODY) > 0
+        for rows in (EVERYBODY[ROW : ROW + 2], np.delete(EVERYBODY, ROW)):
+            with pytest.raises(Refused):
+                telco.additive_columns(rows)

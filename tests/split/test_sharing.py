@@ -81,10 +81,10 @@ def test_a_bottom_counts_by_the_rows_it_trains_on():
 @pytest.mark.parametrize(("every", "times"), [(2, 3), (9, 2)])
 def test_bottoms_are_shared_so_often(every, times):
     """Before the first of four steps, after so many, and at the end of the epoch."""
-    fed = halves(40, 10)
+    fed = halves(40, 20)
     model = network(fed, share_every=every, batch_size=10)
-    with model.session([["aligned", 10], ["left", 30], ["right", 30]]) as session:
-        session.set_pools([np.arange(10), np.arange(10, 40), np.zeros(0, np.int64)])
+    with model.session([["aligned", 20], ["left", 20], ["right", 20]]) as session:
+        session.set_pools([np.arange(20), np.arange(20, 40), np.zeros(0, np.int64)])
         session.epoch(1)
     for given in ("left", "right"):
         sent = [e for e in fed.ledger.entries() if e.kind == "weights" and e.sender == given]

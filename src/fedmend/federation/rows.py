@@ -120,6 +120,14 @@ class RowAccount:
             if isinstance(rows, np.ndarray):
                 self._last[about] = (table, rows.copy())
 
+    def admits(self, call: str, table: Table, rows: Asked, about: str = "columns") -> bool:
+        """Whether an answer that can be missed may be given; if so, it is entered."""
+        try:
+            self.admit(call, table, rows, about)
+        except Refused:
+            return False
+        return True
+
     def _is_last(self, table: Table, rows: np.ndarray, about: str) -> bool:
         """Whether the same was just asked, as in every round of sums: comparing takes no time."""
         last, before = self._last.get(about, (None, rows))
@@ -146,6 +154,11 @@ class RowAccount:
         total = np.bincount(numbers, weights, minlength=self.least) ** 2
         if _is_of_few(total / max(total.sum(), 1e-300), self.least):
             raise self._too_few(call)
+
+    def are_few(self, rows: np.ndarray) -> bool:
+        """Whether few rows have nearly all the weight among these, by how often each is named."""
+        times = np.unique(rows, return_counts=True)[1] ** 2.0
+        return len(times) < self.least or _is_of_few(times / times.sum(), self.least)
 
     def is_cut(self, table: Table) -> bool:
         """Whether rows are missing of the given table that it has most rows of."""

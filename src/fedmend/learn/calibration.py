@@ -17,7 +17,10 @@ def reliability(
     Empty bins are left out. noise: P(y | class) where `y` was drawn at random (`metrics.counted`).
     **Shape**: probabilities [n, K], y [n] (class numbers).
     """
-    sure, right = probabilities.max(1), _right(probabilities, y, noise)
+    return _in_bins(probabilities.max(1), _right(probabilities, y, noise), bins)
+
+
+def _in_bins(sure: np.ndarray, right: np.ndarray, bins: int) -> list[dict[str, float]]:
     which = np.minimum((sure * bins).astype(np.int64), bins - 1)
     return [
         {
@@ -41,7 +44,10 @@ def calibration_error(
     probabilities: np.ndarray, y: np.ndarray, bins: int = 10, noise: np.ndarray | None = None
 ) -> float:
     """Expected calibration error: the mean distance of confidence and accuracy over the bins."""
-    found = reliability(probabilities, y, bins, noise)
+    return _distance(reliability(probabilities, y, bins, noise))
+
+
+def _distance(found: list[dict[str, float]]) -> float:
     total = sum(each["rows"] for each in found)
     if not total:
         return float("nan")
@@ -85,21 +91,30 @@ def describe(
     y: np.ndarray,
     bins: int = 10,
     noise: np.ndarray | None = None,
+    least: int = 1,
 ) -> dict[str, Any]:
     """All of it, as plain values: what a report draws.
 
-    noise: P(y | class) where `y` was drawn at random; all of it is then estimated.
+    noise: P(y | class) where `y` was drawn at random; all of it is then estimated. least: how many
+    rows every rate is of. Who knows the probabilities knows which rows are in a bin, and where it
+    is of one row, that row's class: so each row counts as the mean of so many, the next in
+    uncertainty.
     """
-    wrong = 1.0 - _right(probabilities, y, noise)
+    truth = 1.0 - _right(probabilities, y, noise)
+    wrong = truth.copy()
+    order = np.argsort(uncertainty, kind="stable")
+    for alike in np.array_split(order, max(1, len(order) // least)) if least > 1 else ():
+        wrong[alike] = truth[alike].mean() if len(alike) else 0.0
+    bars = _in_bins(probabilities.max(1), 1.0 - wrong, bins)
     counts, edges = np.histogram(uncertainty, bins=20, range=(0.0, 1.0))
     bad, _ = np.histogram(uncertainty, bins=20, range=(0.0, 1.0), weights=wrong)
     bad = np.rint(np.clip(bad, 0, counts)).astype(np.int64)
     return {
         "rows": len(y),
-        "error": as_share(wrong.mean()) if len(y) else float("nan"),
-        "calibration_error": calibration_error(probabilities, y, bins, noise),
-        "auroc": area(uncertainty, wrong),
-        "reliability": reliability(probabilities, y, bins, noise),
+        "error": as_share(truth.mean()) if len(y) else float("nan"),
+        "calibration_error": _distance(bars),
+        "auroc": area(uncertainty, truth),
+        "reliability": bars,
         "deciles": error_by_uncertainty(uncertainty, wrong),
         "selective": selective_accuracy(uncertainty, wrong),
         "histogram": {

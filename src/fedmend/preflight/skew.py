@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from fedmend.data.encode import as_written
 from fedmend.errors import DataError
@@ -37,28 +38,28 @@ class ClassWorker(SumWorker):
     def __init__(self, site: Site, scope: str = "train") -> None:
         super().__init__(site, scope)
         self._counts = np.zeros(0, np.int64)
-        self._reported = np.zeros(0, np.int64)
 
-    @exposed(kind="control")
+    @exposed(kind="control", over_rows=True)
     def classes(self) -> dict[str, Any]:
-        """The label column's name, and the different labels here as text."""
-        classes = sorted(set(self._values()))
-        return {"label": self.table.label, "classes": classes}
+        """The label column's name, and as text the labels that enough rows here have."""
+        return {"label": self.table.label, "classes": sorted(self._told())}
 
     @exposed(kind="count")
     def attach(self, classes: list[str]) -> int:
         """Count these classes; tells how many rows have a label."""
-        position = {value: number for number, value in enumerate(classes)}
-        numbers = [position[value] for value in self._values() if value in position]
-        self._counts = np.bincount(numbers, minlength=len(classes)).astype(np.int64)
-        self._reported = np.zeros_like(self._counts)
-        enough = frequent(np.array(numbers, np.int64), len(classes), self.site.rows.least)
-        self._reported[enough] = self._counts[enough]
-        return int(self._counts.sum())
+        told = self._told()  # whichever classes are named: the others would be what is left
+        self._counts = np.array([told.get(value, 0) for value in classes], np.int64)
+        return len(self._values())
+
+    def _told(self) -> dict[str, int]:
+        """How often each class of enough rows occurs here."""
+        codes, distinct = pd.factorize(np.array(self._values(), object))
+        enough = frequent(codes, len(distinct), self.site.rows.least)
+        return {str(distinct[code]): int((codes == code).sum()) for code in enough}
 
     def summand(self, name: str) -> Summand:
         if name == _HISTOGRAM:
-            return Summand(self._reported, "label", "statistic")
+            return Summand(self._counts, "label", "statistic")
         return super().summand(name)
 
     def about_rows(self, method: str) -> str:
@@ -67,7 +68,7 @@ class ClassWorker(SumWorker):
     @exposed(kind="statistic")
     def counts(self) -> np.ndarray:
         """How often each class occurs here; a class of too few rows counts as none."""
-        return self._reported
+        return self._counts
 
     @exposed(kind="statistic", takes={"pooled": "statistic"})
     def distance(self, pooled: np.ndarray) -> float | None:

@@ -230,6 +230,7 @@ def _column(done: Completed, name: str) -> MendedColumn:
     failed = name in done.outcome.failed
     group = "failed" if failed else "strong" if name in done.strong else "weak"
     strength, confidence = float(done.correlation.strengths[name]), float(cells["confidence"])
+    skill = float(cells["skill"])
     return MendedColumn(
         name=name,
         kind=done.kinds[name],
@@ -240,7 +241,7 @@ def _column(done: Completed, name: str) -> MendedColumn:
         generated=int(cells["generated"]),
         confidence=confidence if math.isfinite(confidence) else None,
         why=done.outcome.failed.get(name, ""),
-        skill=float(cells["skill"]) if group == "strong" else None,
+        skill=skill if group == "strong" and math.isfinite(skill) else None,
     )
 
 

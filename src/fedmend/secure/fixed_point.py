@@ -110,7 +110,8 @@ def standardised(
     # What is left of a constant column after subtracting its mean is rounding, not variation.
     constant = deviations <= 1e-13 * np.abs(means)
     least = worker.site.rows.least  # in which only a few rows differ is taken for constant, too
-    constant |= np.array([varies_in_few(row, least) for row in rows], dtype=bool)
+    few = np.array([varies_in_few(row, least) for row in rows], dtype=bool)
+    constant, means[few] = constant | few, np.nan  # beside the others' value it would be theirs
     deviations[constant] = 0.0
     values[constant] = 0.0
     values /= np.where(deviations > 0, deviations, 1.0)[:, None]
@@ -129,7 +130,8 @@ def _real(worker: ColumnsWorker, name: str, missing: Missing) -> np.ndarray:
             problem = "has missing cells among the aligned rows"
             mend = "fill them, name other columns, or missing='mean'"
             raise worker.wrong(name, problem, mend, int(gaps.sum()))
-        numbers[gaps] = numbers[~gaps].mean()
+        enough = (~gaps).sum() >= worker.site.rows.least
+        numbers = np.where(gaps, numbers[~gaps].mean(), numbers) if enough else np.zeros(len(gaps))
     return numbers
 
 

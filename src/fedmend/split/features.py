@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedmend.data.encode import Encoded
 from fedmend.errors import ConfigError
+from fedmend.federation.policy import MIN_ROWS
 from fedmend.federation.randomness import begin
 from fedmend.federation.site import Alignment, Site
 from fedmend.learn.augment import Weak, apply_weak, draw_weak
@@ -207,6 +208,8 @@ class BatchOrder:
     ) -> None:
         self.rows = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64))
         once = batch_sizes(len(rows), batch_size)
+        if len(once) > 1 and once[-1] < MIN_ROWS <= batch_size:
+            once[-2:] = [once[-2] + once[-1]]  # weights after a rest of few rows would tell of them
         self.passes = -(-least // max(1, len(once)))
         self.sizes = once * self.passes
         self.device = device
@@ -240,6 +243,11 @@ class BatchOrder:
         self._at += size
         self._number += 1
         return numbers
+
+    def handed(self) -> np.ndarray:
+        """The row numbers of the batch that was handed out last; none before the first."""
+        size = self.sizes[self._number - 1] if self._number else 0
+        return self.shuffled[self._at - size : self._at].numpy()
 
     def batch(self, ahead: int = 0) -> str:
         """Which batch was handed out last, or will be; the same words at all who walk alike."""

@@ -35,9 +35,13 @@ def _moved(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mo
 
 
 class TrainedModel:
-    """What both models share: modules, an optimizer, best weights kept, checkpoints."""
+    """What both models share: modules, an optimizer, best weights kept, checkpoints.
+
+    taught: is told of which rows every update is, by their numbers.
+    """
 
     order: BatchOrder
+    taught: Callable[[np.ndarray], None] | None = None
 
     def __init__(self, module: nn.Module, settings: Settings, device: torch.device) -> None:
         self.module = _moved(module, device, settings.dtype)
@@ -70,6 +74,8 @@ class TrainedModel:
 
     def update(self) -> None:
         """One step of the optimizer, at the schedule's learning rate."""
+        if self.taught is not None:
+            self.taught(self.order.handed())
         self.optimizer.scale = self._scale()
         self.optimizer.step()
 

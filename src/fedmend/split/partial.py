@@ -194,9 +194,14 @@ class SharesBottom:
 
     @exposed(kind="weights")
     def bottom_weights(self) -> dict[str, Tensor]:
-        """This party's bottom, to be joined with others of the same shape."""
-        module = self._shared_bottom()
-        found = {} if module is None else module.state_dict()
+        """This party's bottom, to be joined with others of the same shape.
+
+        Nothing where few rows have taught it since it last left: they could be told from it.
+        """
+        module, part = self._shared_bottom(), self._part()  # type: ignore[attr-defined]
+        if module is None or part.is_thin:
+            return {}
+        part.since, found = np.zeros(0, np.int64), module.state_dict()
         return {key: value.detach().clone() for key, value in found.items()}
 
     @exposed(kind="control", takes={"weights": "weights"})
@@ -378,7 +383,8 @@ class SharingSession(AlignedJudges):
         """Each bottom counts by the rows that its party trains on."""
         workers = {name: self.bottoms[name] for name in self.bottoms}
         workers[str(self.network.label_party)] = self.top
-        found = {name: worker.bottom_weights() for name, worker in workers.items()}
+        given = {name: worker.bottom_weights() for name, worker in workers.items()}
+        found = {name: each for name, each in given.items() if each}
         rows = {
             name: int(presence(name, self.segments)[self.train].sum())
             for name in self.network.parties
@@ -386,8 +392,8 @@ class SharingSession(AlignedJudges):
         alike = [names for names in same_shapes(found) if len(names) > 1]
         if not alike:
             self._warn(
-                f"share_every joins bottoms of one shape, but those of {', '.join(found)} all "
-                "differ: none is shared. Mend: share_every=0",
+                f"share_every joins bottoms of one shape, but those of {', '.join(given)} all "
+                "differ, or learn from few rows in between: none is shared. Mend: share_every=0",
                 "shapes",
             )
         for names in alike:

@@ -103,8 +103,10 @@ class Part:
     """Everything one party holds of one model; pieces that are not there are None.
 
     alone: another model, whole, for rows that nobody but this party knows (`keep_own_model`).
-    gradient: what the party was sent to learn from alone; not kept on disk. mark: what a saved
-    part of this kind has and others have not.
+    gradient: what the party was sent to learn from alone; not kept on disk. few, thin: whether
+    the weights of the top, of the bottom would tell of few rows that taught them. since: the rows
+    that did since the bottom last left or was attached, None where they are enough. mark: what a
+    saved part of this kind has and others have not.
     """
 
     mark: ClassVar[str] = "top"
@@ -113,6 +115,13 @@ class Part:
     top: Any = None
     alone: Part | None = None
     gradient: Tensor | None = None
+    few: bool = False
+    thin: bool = False
+    since: np.ndarray | None = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def is_thin(self) -> bool:
+        return self.thin or (self.since is not None and len(self.since) > 0)
 
     @classmethod
     def pieces(cls) -> dict[str, type[Any]]:
@@ -126,13 +135,16 @@ class Part:
 
     def to_wire(self) -> dict[str, Any]:
         held = {name: getattr(self, name) for name in self.pieces()}
-        return {name: None if each is None else each.to_wire() for name, each in held.items()}
+        pieces = {name: None if each is None else each.to_wire() for name, each in held.items()}
+        return pieces | {"few": self.few, "thin": self.is_thin}
 
     @classmethod
     def from_wire(cls, saved: Mapping[str, Any]) -> Self:
         # Models of earlier versions have fewer pieces.
         known = {name: kind for name, kind in cls.pieces().items() if saved.get(name)}
-        return cls(**{name: kind.from_wire(saved[name]) for name, kind in known.items()})
+        made = cls(**{name: kind.from_wire(saved[name]) for name, kind in known.items()})
+        made.few, made.thin = bool(saved.get("few")), bool(saved.get("thin"))
+        return made
 
 
 def part_of(site: Site, model: str) -> Any:

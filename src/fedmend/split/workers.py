@@ -55,7 +55,7 @@ from fedmend.split.labels import (
     label_loss,
     shares_of,
 )
-from fedmend.split.models import BottomModel, ServerTopModel, TopModel
+from fedmend.split.models import BottomModel, ServerTopModel, TopModel, TrainedModel
 from fedmend.split.parts import (
     FILE,
     MANIFEST,
@@ -127,6 +127,7 @@ class SplitWorker(_Checkpointed, ExchangeWorker):
         self.party = site.name
         self.device = resolve_device(site.device)
         self._reported: tuple[Any, ReportedLabels | None] = (None, None)
+        self._attached = np.zeros(0, np.int64)
 
     @exposed(kind="statistic")
     def tell_labels(self, epsilon: float, task: str, folder: str | None) -> dict[str, float]:
@@ -203,7 +204,35 @@ class SplitWorker(_Checkpointed, ExchangeWorker):
         alignment = self.site.alignments.get(self.scope)
         if alignment is None and any(name != ALL for name, _ in segments):
             alignment = self.alignment  # raises, with the mend
-        return own_rows(self.site.name, segments, alignment, len(self.table))
+        self._attached = own_rows(self.site.name, segments, alignment, len(self.table))
+        return self._attached
+
+    def _watch(self, trained: TrainedModel) -> None:
+        """From now on note which rows teach it; other settings may make light of earlier ones."""
+        part = self._part()
+        part.thin, part.since = part.is_thin, np.zeros(0, np.int64)
+        trained.taught = self._note_taught
+
+    def _note_taught(self, numbers: np.ndarray) -> None:
+        """Note where updates are of few rows: the weights before and after them tell these."""
+        part, rows, account = self._part(), self._attached[numbers], self.site.rows
+        if part.since is not None:
+            since = np.concatenate([part.since, rows[rows >= 0]])
+            part.since = since if account.are_few(since) else None
+        part.few = part.few or account.are_few(self._teaching(numbers))
+
+    def _teaching(self, numbers: np.ndarray) -> np.ndarray:
+        """The places of those of the numbered rows that this party's weights can learn from."""
+        rows = self._attached[numbers]
+        return rows[rows >= 0]
+
+    def _state(self) -> dict[str, Any]:
+        return super()._state() | {"few": self._part().few, "thin": self._part().is_thin}
+
+    def _restore(self, saved: Mapping[str, Any]) -> None:
+        super()._restore(saved)
+        self._part().few |= bool(saved.get("few"))
+        self._part().thin |= bool(saved.get("thin"))
 
     def _features(self, part: BottomPart, rows: np.ndarray, settings: Settings) -> Features:
         return Features(*self._rows_encoded(part, rows), self.device, settings.dtype)
@@ -280,7 +309,9 @@ class JudgingWorker(SplitWorker):
         targets, outputs = self._targets(), self._take_outputs()
         known = targets >= 0
         undecided = metrics.expected_error(outputs[known])
-        return describe(outputs[known], undecided, targets[known], noise=self._noise)
+        return describe(
+            outputs[known], undecided, targets[known], noise=self._noise, least=self.site.rows.least
+        )
 
     def about_rows(self, method: str) -> str:
         return "labels"
@@ -367,6 +398,7 @@ class BottomWorker(SplitWorker, BottomSteps):
     def attach(self, segments: list[Any], config: dict[str, Any]) -> None:
         """Take these rows, and be ready to embed them."""
         self.trained = self._new_model(segments, Settings.from_dict(config["settings"]))
+        self._watch(self.trained)
 
     def _new_model(self, segments: Segments, settings: Settings) -> BottomModel:
         return self._model_on(self._rows(segments), settings)
@@ -547,6 +579,7 @@ class TopWorker(JudgingWorker, TopHolder):
         super().__init__(site, scope, model=model)
         self._trains = False
         self._asked: list[np.ndarray] = []
+        self._shown: list[np.ndarray] = []
 
     @exposed(kind="control")
     def create(self, config: dict[str, Any], names: list[str], widths: list[int]) -> dict[str, Any]:
@@ -587,9 +620,12 @@ class TopWorker(JudgingWorker, TopHolder):
         self._spans = spans(segments)
         self._use(self._new_model(segments, Settings.from_dict(config["settings"]), train))
         self._trains = train
-        self._asked = []
+        self._asked, self._shown = [], []
         if train:
-            self.trained.set_targets(self._targets())
+            self._watch(self.trained)
+            targets = self._targets()
+            self._has_label = has_label(targets)
+            self.trained.set_targets(targets)
             likelihoods = self._likelihoods()
             if likelihoods is not None:
                 self.trained.set_likelihoods(likelihoods)
@@ -671,6 +707,34 @@ class TopWorker(JudgingWorker, TopHolder):
         for _ in self.trained.order.sizes:
             self.trained.step({})
 
+    def _teaching(self, numbers: np.ndarray) -> np.ndarray:
+        return super()._teaching(numbers[self._has_label[numbers]])
+
+    @exposed(kind="control", takes={"embeddings": "embedding"})
+    def see(self, rows: np.ndarray, embeddings: dict[str, Tensor]) -> None:
+        self._shown.append(rows)
+        super().see(rows, embeddings)
+
+    @exposed(kind="control", takes={"fixed": "embedding"})
+    def learn_imputation(self, fixed: dict[str, Tensor]) -> None:
+        self._note_imputed(np.concatenate(self._shown))
+        self._shown = []
+        super().learn_imputation(fixed)
+
+    def _note_imputed(self, numbers: np.ndarray) -> None:
+        """A top that goes elsewhere has means of the embeddings of these rows in it."""
+        self._part().few |= self.site.rows.are_few(numbers)
+
+    @exposed(kind="weights")
+    def give_top(self) -> dict[str, Any]:
+        if self._part().few:
+            raise Refused(
+                self.site.name,
+                "a top that few rows at a time have taught would tell of them, and does not leave",
+                f"a batch_size from {self.site.rows.least} on; or do not hand out the model",
+            )
+        return super().give_top()
+
     @exposed(kind="control", takes={"embeddings": "embedding"})
     def predict_chunk(
         self,
@@ -694,9 +758,12 @@ class TopWorker(JudgingWorker, TopHolder):
     @exposed(kind="control")
     def learn_scaling(self, rows: np.ndarray, kind: str) -> None:
         """Learn from the collected outputs of held-out rows, as rows of this kind, how far outputs
-        can be taken at their word. Nothing of it is told."""
-        self._asked = []
-        if kind == self.site.name and self._part().alone is not None:
+        can be taken at their word. Predictions show what was learnt: from few rows nothing is."""
+        self._require_outputs_of(rows)
+        self._asked, account = [], self.site.rows
+        known_alone = kind == self.site.name and self._part().alone is not None
+        told = self._labelled_of(rows)
+        if known_alone or not account.admits("learn_scaling", self.table, told, "scaling"):
             self._outputs = []
             return
         likely = self._label_likelihood()

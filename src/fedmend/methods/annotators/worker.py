@@ -64,7 +64,7 @@ class LabelWorker(SumWorker):
 
     @exposed(kind="control")
     def classes(self) -> list[Any]:
-        """The different labels this party gives."""
+        """The different labels this party gives, in an order that says nothing of its rows."""
         name = self._label()
         given = self._true[name].dropna()  # which classes there are is known to all
         distinct = [_plain(value, self.site.name, name) for value in given.unique()]
@@ -75,7 +75,7 @@ class LabelWorker(SumWorker):
                 column=name,
                 mend="name the column of class labels, or bin the numbers first",
             )
-        return list(dict.fromkeys(distinct))
+        return sorted(set(distinct), key=str)
 
     @exposed(kind="count")
     def attach(
@@ -184,7 +184,13 @@ class LabelWorker(SumWorker):
     ) -> dict[str, Any]:
         """What the uncertainty of such predictions is worth, against this party's own labels."""
         votes, told = self._against(probabilities, classes, alone)
-        return describe(told, metrics.expected_error(told), votes, noise=self._noise())
+        return describe(
+            told,
+            metrics.expected_error(told),
+            votes,
+            noise=self._noise(),
+            least=self.site.rows.least,
+        )
 
     def about_rows(self, method: str) -> str:
         return "labels"

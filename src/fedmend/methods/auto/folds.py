@@ -96,12 +96,8 @@ class FoldWorker(Worker):
         folds of the rows that the label party and this one know, by the scope of the two.
         """
         own, table = self.alignment, self.table
-        out = own.aligned[rows]
+        out, alone = own.aligned[rows], self._held_alone(number, pairs)
         self._excerpt(self.scope, rows, *map(self._scope, (train, held)))
-        here = folds_of(self.site, table.ids[own.unaligned]) == number
-        for pair, numbers in pairs.items():
-            here |= np.isin(own.unaligned, self.site.alignments[pair].aligned[numbers == number])
-        alone = own.unaligned[here]
         held_out = np.concatenate([out, alone])
         self._make(
             held, held_out, Alignment(np.arange(len(out)), np.arange(len(out), len(held_out)))
@@ -114,6 +110,14 @@ class FoldWorker(Worker):
         self._make(train, kept, found)
         counts = {"aligned": found.aligned, "unaligned": found.unaligned, "alone": alone}
         return {name: len(each) for name, each in counts.items()}
+
+    def _held_alone(self, number: int, pairs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Of the rows that not all parties know, those of a fold."""
+        own = self.alignment.unaligned
+        here = folds_of(self.site, self.table.ids[own]) == number
+        for pair, numbers in pairs.items():
+            here |= np.isin(own, self.site.alignments[pair].aligned[numbers == number])
+        return own[here]
 
     @exposed(kind="control")
     def follow(
@@ -205,8 +209,11 @@ class FoldWorker(Worker):
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         """A fold is refused before its tables exist, whatever would be asked of them."""
         if method == "split":
-            return [self.alignment.aligned[kwargs["rows"]]]
-        out = self._own_folds(kwargs["folds"])[0] == kwargs["number"]
+            alone = self._held_alone(kwargs["number"], kwargs["pairs"])
+            out = np.zeros(len(self.table), bool)
+            out[np.concatenate([self.alignment.aligned[kwargs["rows"]], alone])] = True
+        else:
+            out = self._own_folds(kwargs["folds"])[0] == kwargs["number"]
         return [out, ~out]
 
     @exposed(kind="control")

@@ -77,7 +77,7 @@ class GenerateWorker(Worker):
                     if number != OBSERVED
                 },
                 "confidence": float(made.confidence[name].mean()) if len(made) else float("nan"),
-                "skill": made.skill[name],
+                "skill": float("nan") if name in made.untold else made.skill[name],
             }
             for name in made.values
         }

@@ -45,8 +45,8 @@ class Completion:
     handles: what B calls the rows. values, origins (positions in `ORIGINS`) and confidence (0 to
     1): per column one entry a row. skill: per column the share of the error of always saying the
     mean, or the shares of the classes, that the predictions spared on rows held out; 0 for
-    generated columns. trial: what was predicted, without their help, for some rows of B's own, at
-    `trial_rows` of its table.
+    generated columns, and of those in `untold` it stays here. trial: what was predicted, without
+    their help, for some rows of B's own, at `trial_rows` of its table.
     """
 
     handles: np.ndarray
@@ -54,6 +54,7 @@ class Completion:
     origins: dict[str, np.ndarray] = field(default_factory=dict)
     confidence: dict[str, np.ndarray] = field(default_factory=dict)
     skill: dict[str, float] = field(default_factory=dict)
+    untold: set[str] = field(default_factory=set)
     trial: dict[str, pd.Series] = field(default_factory=dict)
     trial_rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 

@@ -18,7 +18,7 @@ What each role learns
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,7 +47,7 @@ from fedmend.methods.completion.targets import (
 )
 from fedmend.secure.channel import ExchangeWorker, is_sealed, seal_exchange
 from fedmend.split.config import Settings, resolve_device
-from fedmend.split.features import Features, batch_sizes
+from fedmend.split.features import Features, batch_sizes, digest_of
 from fedmend.split.models import BottomModel, TrainedModel
 from fedmend.split.training import PREDICT_ROWS, epoch_seed
 from fedmend.split.workers import BottomSteps, Trains, bottom_spec, row_numbers
@@ -60,7 +60,18 @@ RULES: Rules = {
 }
 
 
-class NeuralFeatures(BottomSteps, ExchangeWorker, TargetWorker):
+class _Exchanges(Trains, ExchangeWorker, TargetWorker):
+    """Both sides: whoever passes embeddings on does not choose beside which cells they stand."""
+
+    _validation = np.zeros(0, np.int64)
+
+    def exchanged(self, method: str, kwargs: Mapping[str, Any], *, coming: bool) -> str:
+        if method in ("step", "finish"):  # B is told of its next batch, A of the one it gave last
+            return str(self.trained.order.batch(int(coming and "embedding" in kwargs)))
+        return digest_of(kwargs.get("rows", self._validation))
+
+
+class NeuralFeatures(BottomSteps, _Exchanges):
     """A's side: its columns and the bottom model."""
 
     def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
@@ -107,10 +118,14 @@ class _Heads(TrainedModel):
         """Per target logits [n, C], or numbers [n, 1]."""
         return {name: head([embedding]) for head, name in zip(self._heads, self.names, strict=True)}
 
-    def loss(self, embedding: Tensor, numbers: Tensor) -> Tensor:
-        """The sum over targets of the mean loss of the rows that have a label."""
+    def loss(
+        self, embedding: Tensor, numbers: Tensor, told: Callable[[str], bool] = lambda _: True
+    ) -> Tensor:
+        """The sum over targets (those to be told) of the mean loss of the rows with a label."""
         total = embedding.sum() * 0.0
         for name, outputs in self.outputs(embedding).items():
+            if not told(name):
+                continue
             labels = self.targets[name].index_select(0, numbers)
             if labels.is_floating_point():
                 seen = ~labels.isnan()
@@ -131,7 +146,7 @@ class _Heads(TrainedModel):
         return leaf.grad
 
 
-class NeuralTargets(Trains, ExchangeWorker, StoreWorker):
+class NeuralTargets(_Exchanges, StoreWorker):
     """B's side: targets, heads, and what they predict."""
 
     trained: _Heads
@@ -177,7 +192,13 @@ class NeuralTargets(Trains, ExchangeWorker, StoreWorker):
                 if labels.is_floating_point() and not bool(labels.isnan().all()):
                     errors = (outputs[:, 0] - labels)[~labels.isnan()]
                     self._now[name] = float(errors.square().mean().sqrt())
-            return float(self.trained.loss(ready, numbers))
+            return float(self.trained.loss(ready, numbers, self._may_tell_of))
+
+    def _may_tell_of(self, name: str) -> bool:
+        """Whether enough of the rows held out have a value in a column."""
+        rows = self._validation[self.store[name].labelled[self._validation]]
+        call = "NeuralTargets.validate"
+        return self.site.rows.admits(call, self.table, self.rows[rows], f"column {name}")
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         if method == "validate":

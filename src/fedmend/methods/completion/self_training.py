@@ -21,14 +21,15 @@ coordinator learns how many rows of which column joined, and mean errors.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from fedmend.errors import ConfigError, DataError, PartyFailed, Refused
+from fedmend.errors import ConfigError, DataError, PartyFailed
 from fedmend.federation.federation import Federation
+from fedmend.federation.rows import Scored
 from fedmend.federation.site import Site
 from fedmend.federation.worker import Worker, exposed
 from fedmend.learn import pseudo
@@ -107,6 +108,7 @@ class SelfTrainingWorker(Worker):
         self._leans: dict[str, tuple[np.ndarray, float]] = {}
         self._residuals: dict[str, float] = {}
         self._skills: dict[str, float] = {}
+        self._untold: set[str] = set()
         self._tried: dict[str, list[_Try]] = {}
         self._trial: dict[str, np.ndarray] = {}
         self._trial_rows = np.zeros(0, np.int64)
@@ -187,7 +189,7 @@ class SelfTrainingWorker(Worker):
             rows = np.concatenate([each.rows for each in tests])
             truth, goal = target.truth[rows], target.goal[rows]
             train = target.truth[np.setdiff1d(np.flatnonzero(target.labelled), tests[0].rows)]
-            if self._may_tell_of(name, len(rows)):
+            if self._may_tell(f"column {name}", rows, map(_answers, outputs.values())):
                 errors[name] = family_errors(truth, outputs, train)
             if target.is_class:
                 self._weights[name] = class_weights(goal, outputs)
@@ -210,19 +212,23 @@ class SelfTrainingWorker(Worker):
             self._trial_rows = tried[0].rows
             stack = self._stack(name, outputs)
             self._skills[name] = skill(truth, stack, train)
+            # Probabilities weigh alike, whether nearly 1 or 1: what differs in few rows is seen.
+            said = np.exp(stack - 1.0) if target.is_class else _answers(stack)
+            if name not in errors or not self._may_tell(f"skill in {name}", rows, [said]):
+                self._untold.add(name)
             if not target.is_class and len(outputs) > 1:
                 self._residuals[name] = float(np.sqrt(((stack - truth) ** 2).mean()))
         return errors
 
-    def _may_tell_of(self, name: str, judged: int) -> bool:
-        """Whether errors of a column may rest on the rows that were held out for it."""
-        account, aligned = self.site.rows, self.alignment.aligned
-        held = aligned[np.concatenate([each.rows for each in self._tried[name]])]
-        try:
-            account.admit("the errors of families", self.table, held)
-        except Refused:
-            return False
-        return judged >= account.least
+    def _may_tell(self, what: str, rows: np.ndarray, said: Iterable[np.ndarray]) -> bool:
+        """Whether an answer may rest on these rows of a column, and on what was said of them.
+
+        Who lets rows be predicted one by one chooses what is said of each.
+        """
+        own, account = self.alignment.aligned[rows], self.site.rows
+        return account.admits("weigh", self.table, own, what) and all(
+            account.admits("weigh", self.table, Scored(own, each), what) for each in said
+        )
 
     def _stack(self, name: str, outputs: dict[str, np.ndarray]) -> np.ndarray:
         weights = self._weights.get(name) or dict.fromkeys(outputs, 1.0 / len(outputs))
@@ -292,6 +298,7 @@ class SelfTrainingWorker(Worker):
     def finish(self) -> None:
         """Fill what still waits by the last model, and hand all cells to the completed table."""
         made = completion_of(self.site, self.run, self.a)
+        made.untold |= self._untold
         for name in [name for name in self._cells if name not in self.store.failed]:
             target, cells = self.store[name], self._cells[name]
             waiting = self.store.waiting(name)
@@ -319,6 +326,13 @@ class _Try:
 
     def at(self, kept: np.ndarray) -> _Try:
         return _Try(self.rows[kept], {key: each[kept] for key, each in self.outputs.items()})
+
+
+def _answers(outputs: np.ndarray) -> np.ndarray:
+    """The likeliest class; a number as the probability of two that has it for its odds."""
+    if outputs.ndim > 1:
+        return np.eye(outputs.shape[1])[outputs.argmax(1)]
+    return np.stack([1 / (1 + np.exp(-outputs)), 1 / (1 + np.exp(outputs))], 1)
 
 
 def _joined(tests: list[_Try]) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ on, count, mean and variance of each number; rows stay where they are. The resul
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
@@ -53,7 +53,8 @@ def describe(table: Table, least: int = 1) -> dict[str, Any]:
                 column=table.label,
                 mend=f"give its kind where the table is read: kinds={{{table.label!r}: 'nominal'}}",
             )
-        classes = [python_scalar(value) for value in present.unique()]
+        # In an order that does not say which one the first row has.
+        classes = sorted((python_scalar(value) for value in present.unique()), key=str)
     schema = Schema(
         _without_rare(column, table, least) for column in table.features.schema.values()
     )
@@ -75,10 +76,12 @@ def _without_rare(column: Column, table: Table, least: int) -> Column:
     return replace(column, kind=kind, categories=tuple(categories[code] for code in enough))
 
 
-def moments(table: Table, schema: Schema, least: int = 1) -> dict[str, list[list[float]]]:
+def moments(
+    table: Table, schema: Schema, may_tell: Callable[[str, np.ndarray], bool] = lambda *_: True
+) -> dict[str, list[list[float]]]:
     """Count, mean and variance of the numbers in each column or image channel.
 
-    A column with numbers in fewer than `least` rows has none.
+    may_tell: of a column and the rows that have a number in it; of others there are none.
     """
     found: dict[str, list[list[float]]] = {}
     for name, column in schema.items():
@@ -86,15 +89,18 @@ def moments(table: Table, schema: Schema, least: int = 1) -> dict[str, list[list
             values = table.blocks[name].astype(np.float64)
             if table.blocks[name].dtype == np.uint8:
                 values /= 255.0
-            found[name] = [_moments(channel, least, name) for channel in values.swapaxes(0, 1)]
+            found[name] = [_moments(channel, name) for channel in values.swapaxes(0, 1)]
         elif column.is_numeric:
-            found[name] = [_moments(numbers(table.frame[name]), least, name)]
+            values = numbers(table.frame[name])
+            present = np.flatnonzero(~np.isnan(values))
+            told = values[present] if may_tell(name, present) else values[:0]
+            found[name] = [_moments(told, name)]
     return found
 
 
-def _moments(values: np.ndarray, least: int, column: str) -> list[float]:
+def _moments(values: np.ndarray, column: str) -> list[float]:
     present = values[~np.isnan(values)]
-    if len(present) < max(1, least):
+    if not len(present):
         return [0.0, 0.0, 0.0]
     with np.errstate(over="ignore", invalid="ignore"):
         found = [float(present.size), float(present.mean()), float(present.var())]

@@ -193,14 +193,12 @@ class EvidenceWorker(SharesBottom, SplitWorker):
 class EvidenceBottomWorker(EvidenceWorker, BottomWorker):
     """A feature party without labels."""
 
-    _attached: np.ndarray
     _columns: Columns
     _ridge: Ridge
 
     def _new_model(self, segments: Segments, settings: Settings) -> BottomModel:
         part = self._part()
         own = self._own(segments, settings)
-        self._attached = self._rows(segments)
         mine = [is_known(name, self.site.name) for name, _ in segments]
         return EvidenceBottom(part.bottom.module, own, part.mean, mine, settings, self.device)
 
@@ -231,6 +229,11 @@ class EvidenceBottomWorker(EvidenceWorker, BottomWorker):
         overlapping = own.batch(row_numbers(rows, self.device))
         self._columns = Columns.of(everything, encoder.cardinalities, overlapping)
         return len(self._columns.used)
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
+        if method == "additive_columns":
+            return [self._attached[kwargs["rows"]]]
+        return super().rows_asked(method, kwargs)
 
     @exposed(kind="embedding")
     def additive_begin(
@@ -612,7 +615,9 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
         """How much the uncertainty is worth on the collected rows that have a label."""
         self._require_outputs_of(None)
         targets, p, _ = self._against_labels()
-        return describe(p, metrics.expected_error(p), targets, noise=self._noise)
+        return describe(
+            p, metrics.expected_error(p), targets, noise=self._noise, least=self.site.rows.least
+        )
 
     @exposed(kind="statistic")
     def mass(self) -> float:
@@ -718,6 +723,9 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
         """The places in the table of the rows judged, one judged twice named twice."""
         judged = (rows for kind in kinds for rows in self._judged_rows.get(kind, []))
         return self._rows_used[np.concatenate([np.zeros(0, np.int64), *judged])]
+
+    def _teaching(self, numbers: np.ndarray) -> np.ndarray:
+        return SplitWorker._teaching(self, numbers)  # from rows without a label, too
 
     def _known_of(self, rows: np.ndarray) -> np.ndarray:
         """What is known of the classes of rows: their numbers [n], or likelihoods [n, K]."""

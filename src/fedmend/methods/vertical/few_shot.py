@@ -256,6 +256,7 @@ class HeadWorker(TopWorker):
         settings = replace(self.trained.settings, schedule="constant", augment="none")
         self._head = HeadModel(top.module, settings, self.device, names=top.names)
         self._head.held, self._head.targets = self._held, self.trained.targets
+        self._head.taught = self._note_taught
         self._least = float("inf")
 
     @exposed(kind="statistic")
@@ -284,6 +285,7 @@ class HeadWorker(TopWorker):
         """Go back to the weights that did best on the held-out rows; learn from these of the held
         rows what to expect of a party that does not know a row."""
         self._head.restore_best()
+        self._note_imputed(rows)
         at = row_numbers(rows, self.device)
         seen = {name: each[at] for name, each in self._held.items()}
         self._part_top().imputed = ImputedEmbeddings.of(seen)

@@ -1,0 +1,108 @@
+"""Weights that leave, before and after a training on one row: their difference is that row.
+
+A party that may predict alone gets a copy of the top, and parties with bottoms of one shape share
+them; both cross in the open. Whoever says which rows make a batch, and asks for the weights before
+and after it, has its gradient. Measured: labels and cells told.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import fedmend as fm
+from fedmend.data.table import Table
+from fedmend.errors import Refused
+from fedmend.methods.risa.workers import EvidenceBottomWorker
+from fedmend.split.config import Settings, SplitConfig
+from fedmend.split.partial import PartialBottomWorker
+
+from .reached import AtSite
+from .test_few_rows import ROWS, Model
+from .test_rows_in_disguise import EVERYBODY, site
+
+
+def taught(top: Any, rows: Any) -> None:
+    top.set_order(rows=np.asarray(rows))
+    top.epoch_alone(epoch=1)
+
+
+def test_labels_by_the_top_of_one_row(tmp_path):
+    model = Model(AtSite(site()), ROWS)
+    model.top.give_top()
+    taught(model.top, EVERYBODY)
+    model.top.give_top()
+    for rows in ([7], [7] * 20, [*range(9), *[7] * 50]):
+        model = Model(AtSite(site()), ROWS)
+        taught(model.top, rows)
+        with pytest.raises(Refused, match="few rows at a time"):
+            model.top.give_top()
+        model.top.save_checkpoint(path=str(tmp_path), epoch=1)
+        model.top.save(path=str(tmp_path))
+        other = Model(model.top._at, ROWS)
+        taught(other.top, EVERYBODY)
+        with pytest.raises(Refused, match="few rows at a time"):
+            other.top.give_top()  # the same model by its name, begun again
+        at = AtSite(site())
+        other = Model(at, ROWS)
+        other.top.set_order(rows=EVERYBODY)
+        other.top.load_checkpoint(path=str(tmp_path), epoch=1)
+        with pytest.raises(Refused, match="few rows at a time"):
+            other.top.give_top()
+        loaded = AtSite(site()).worker("TopWorker", model="loaded")
+        loaded.load(path=str(tmp_path))
+        with pytest.raises(Refused, match="few rows at a time"):
+            loaded.give_top()
+
+
+def test_labels_by_the_top_after_one_batch_of_one_row():
+    model = Model(AtSite(site()), ROWS, batch_size=1)
+    model.top.set_order(rows=EVERYBODY)
+    model.top.start_epoch(epoch=1)
+    model.top.step(embeddings={})
+    with pytest.raises(Refused, match="few rows at a time"):
+        model.top.give_top()
+
+
+def test_the_mean_of_the_embedding_of_one_row():
+    model = Model(AtSite(site()), ROWS)
+    model.top.see(rows=np.array([7]), embeddings={})
+    model.top.learn_imputation(fixed={})
+    with pytest.raises(Refused, match="few rows at a time"):
+        model.top.give_top()
+
+
+@pytest.mark.parametrize("worker", [PartialBottomWorker, EvidenceBottomWorker])
+def test_cells_by_the_bottom_of_one_row(worker):
+    """Its first layer moves by the row itself, times something, whatever the gradient is."""
+    rng = np.random.default_rng(0)
+    bank = pd.DataFrame({"a": rng.normal(size=ROWS), "y": ["no", "yes"] * (ROWS // 2)})
+    telco = pd.DataFrame(rng.normal(size=(ROWS, 3)), columns=["c", "d", "e"])
+    fed = fm.Federation(
+        fm.Party("bank", Table(EVERYBODY, bank, label="y")),
+        fm.Party("telco", Table(EVERYBODY, telco)),
+    )
+    fm.align(fed)
+    options = {"members": 1, "solo": False}
+    config = SplitConfig(bottom=(4,), embedding=2, settings=Settings(), options=options).to_wire()
+    with fed.workers(worker, parties=["telco"], model="made up") as workers:
+        bottom = workers["telco"]
+        bottom.create(config)
+        bottom.attach([["aligned", ROWS]], config)
+
+        def learns(rows: np.ndarray) -> None:
+            bottom.set_groups([rows], [len(rows)], 1)
+            given = bottom.step(epoch=1)
+            bottom.finish(torch.ones_like(given))
+
+        learns(EVERYBODY[:20])
+        assert bottom.bottom_weights()
+        learns(EVERYBODY[7:8])
+        assert bottom.bottom_weights() == {}
+        bottom.attach([["aligned", ROWS]], config)
+        learns(EVERYBODY[:20])
+        assert bottom.bottom_weights() == {}, "the row before may weigh more than these"
