@@ -17,6 +17,7 @@ from fedmend.methods.risa.network import MemberLinear
 from fedmend.methods.risa.risa import OBJECTIVES, RISA
 from fedmend.methods.risa.workers import EvidenceTopWorker
 from fedmend.methods.vertical.vfl import Local
+from fedmend.secure import align
 from fedmend.split.parts import part_of
 from fedmend.split.training import STATE
 
@@ -454,3 +455,22 @@ def test_a_federation_of_one_needs_local():
     fed = Federation(Party("bank", table))
     with pytest.raises(DataError, match="RISA needs a partner"):
         RISA().fit(fed)
+
+
+@pytest.mark.parametrize("labelled", [12, 25])
+def test_few_labels_beside_a_few_of_ones_own_are_enough(labelled):
+    """A loss over both may be missed, what outputs are trusted by may not."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(160, 4))
+    y = np.where(x[:, 0] + x[:, 2] > 0, "yes", "no").astype(object)
+    y[labelled:120] = y[120 + labelled // 4 :] = None
+    bank = pd.DataFrame(x[:, :2], columns=["a", "b"]).assign(y=y)
+    telco = pd.DataFrame(x[:, 2:], columns=["c", "d"])
+    fed = Federation(
+        Party("bank", Table(np.arange(160), bank, label="y")),
+        Party("telco", Table(np.r_[np.arange(120), np.arange(160, 200)], telco)),
+    )
+    align(fed)
+    model = RISA(epochs=2, label_party="bank").fit(fed)
+    assert "ridge" in model.calibration_["aligned"]
+    assert len(model.predict_proba(fed)) == 120

@@ -431,12 +431,14 @@ class Stages:
                 mend="more common rows; Local trains on one party's columns",
             )
         if self.model.members > 1:
+            session.top.will_calibrate(overlapping)
             return pools, overlapping
         if not share:
             return pools, np.zeros(0, np.int64)
         least, most = HELD_OUT
         count = min(max(round(share * len(overlapping)), least), most, len(overlapping) // 3)
         held_out = np.sort(self._rng().permutation(overlapping)[:count])
+        session.top.will_calibrate(held_out)
         pools[0] = np.setdiff1d(pools[0], held_out)
         return pools, held_out
 

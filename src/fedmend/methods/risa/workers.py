@@ -230,6 +230,10 @@ class EvidenceBottomWorker(EvidenceWorker, BottomWorker):
         self._columns = Columns.of(everything, encoder.cardinalities, overlapping)
         return len(self._columns.used)
 
+    def about_rows(self, method: str) -> str:
+        own = method == "additive_columns"  # a count that no sum over columns is subtracted from
+        return "columns that vary" if own else super().about_rows(method)
+
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         if method == "additive_columns":
             return [self._attached[kwargs["rows"]]]
@@ -552,6 +556,10 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
 
     # ------------------------------------------------------------------ trust
 
+    @exposed(kind="control", over_rows=True)
+    def will_calibrate(self, rows: np.ndarray) -> None:
+        """Refused before a training and not after it; losses, which can be missed, come second."""
+
     @exposed(kind="statistic")
     def calibrate(self, rows: np.ndarray) -> dict[str, Any]:
         """Fit how far each source is trusted on the collected outputs of these held-out rows."""
@@ -701,7 +709,7 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
         return _ABOUT.get(method, "labels")
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
-        if method == "calibrate":
+        if method in ("calibrate", "will_calibrate"):
             return [self._labelled_of(kwargs.get("rows"))]
         if method == "metrics":  # of all rows at hand, whichever are named
             return [self._labelled_of(None)]
