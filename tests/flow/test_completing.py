@@ -147,8 +147,8 @@ def test_the_published_method_from_a_file_on_a_table_with_missing_cells(workshop
     rng = np.random.default_rng(0)
     income = rng.normal(size=60)
     bank = pd.DataFrame({"customer": range(60), "income": income, "y": income > 0})
-    calls = pd.Series(income[:16] + 0.1 * rng.normal(size=16)).mask(np.arange(16) == 3)
-    telco = pd.DataFrame({"customer": range(16), "calls": calls})
+    calls = pd.Series(income[:20] + 0.1 * rng.normal(size=20)).mask(np.arange(20) == 3)
+    telco = pd.DataFrame({"customer": range(20), "calls": calls})
     for name, frame in (("bank", bank), ("telco", telco)):
         frame.to_csv(workshop.folder / f"{name}.csv", index=False)
     party = '[[party]]\nname = "{0}"\ndata = "{0}.csv"\nid = "customer"\n{1}\n[party.policy]\n{2}'
