@@ -214,7 +214,8 @@ class SelfTrainingWorker(Worker):
             self._skills[name] = skill(truth, stack, train)
             # Probabilities weigh alike, whether nearly 1 or 1: what differs in few rows is seen.
             said = np.exp(stack - 1.0) if target.is_class else _answers(stack)
-            if name not in errors or not self._may_tell(f"skill in {name}", rows, [said]):
+            # An account of its own: families that say nearly the same leave errors out as a rule.
+            if not self._may_tell(f"skill in {name}", rows, [said]):
                 self._untold.add(name)
             if not target.is_class and len(outputs) > 1:
                 self._residuals[name] = float(np.sqrt(((stack - truth) ** 2).mean()))
