@@ -188,7 +188,7 @@ def test_one_pass_can_be_gone_back_through_twice(exactly) -> None:
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
 def test_the_package_runs_them_once_they_are_installed(monkeypatch) -> None:
-    monkeypatch.setattr(networks, "fast_path", None)
+    monkeypatch.setattr(networks, "fast_path", lambda module, device: None)
     spec = (NetSpec("resnet8", 4, channels=3, width=16), OptimizerSpec("sgd"))
     plain = FlatNet(*spec, torch.device("cuda"), torch.float32, half=True)
     kernels.install()
