@@ -510,13 +510,13 @@ def test_the_published_method_end_to_end():
     told: list[tuple[str, int, int]] = []
     everything = {name: Policy(allow=frozenset(KINDS_OF_VALUES)) for name in SIDES}
     small = {"bank": ["a", "y"], "telco": ["amount", "flag"]}  # each pair costs Python's big powers
-    fed = torn(sides=small, aligned=12, policies=everything)
+    fed = torn(sides=small, aligned=20, policies=everything)
     with pytest.warns(PrivacyWarning, match="difference of every row"):
         model.fit(fed, progress=lambda what, done, total, _: told.append((what, done, total)))
     assert model.summary()["predicted"].sum() > 0
     differences = [each for each in told if "Paillier" in each[0]]
     assert differences and differences[-1][1] == differences[-1][2] == len(differences)
-    other = clone(model).set_params(correlation_mode="dealer").fit(torn(sides=small, aligned=12))
+    other = clone(model).set_params(correlation_mode="dealer").fit(torn(sides=small, aligned=20))
     (one,), (two,) = model.pairs_.values(), other.pairs_.values()
     assert one.strong == two.strong and one.tau == pytest.approx(two.tau, abs=1e-12)
 
