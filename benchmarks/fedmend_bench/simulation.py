@@ -75,10 +75,10 @@ class _OpenLine:
     def __init__(self, *ends: str) -> None:
         self.ends = sorted(ends)
 
-    def seal(self, plain: bytes, kind: str) -> bytes:
+    def seal(self, plain: bytes, kind: str, rows: str) -> bytes:
         return plain
 
-    def open(self, ciphertext: bytes, kind: str) -> bytes:
+    def open(self, ciphertext: bytes, kind: str, rows: str) -> bytes:
         return ciphertext
 
     def seed(self, *purpose: str) -> bytes:
