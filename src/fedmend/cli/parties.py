@@ -300,8 +300,12 @@ def console(
 
 @server_app.command("start")
 def server_start(kits: KitsFolder = Path("kits")) -> None:
-    """Start the server in the background."""
+    """Start the server in the background, and wait until parties can reach it."""
+    from fedmend.deploy.provision import Kits
+    from fedmend.deploy.reach import require_answer
+
     found = _daemon(_server_kit(kits), "server").start()
+    require_answer(Kits(kits), 60.0)
     typer.echo(f"the server runs in the background (process {found.supervisor})")
 
 
