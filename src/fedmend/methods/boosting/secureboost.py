@@ -51,7 +51,6 @@ from fedmend.errors import (
     AlignmentError,
     ConfigError,
     DataError,
-    NotFitted,
     Refused,
     ResumeError,
 )
@@ -75,6 +74,7 @@ from fedmend.methods.boosting.grow import Growth, Tree, trees_from_wire, trees_t
 from fedmend.methods.boosting.histograms import (
     BinsWorker,
     DealerHistograms,
+    Histograms,
     SessionHistograms,
     SumsWorker,
 )
@@ -315,13 +315,6 @@ class PassiveTrees(Checkpointed, BinsWorker):
         trust = row_confidence(self.site, self.scope.partition("@")[0])
         return np.ones(len(rows), bool) if trust is None else trust[rows] == 1.0
 
-    @exposed(kind="side", takes={"request": "control"})
-    def sides_for(self, to: str, request: Sealed) -> Sealed:
-        """On which side of the asked cuts every row lies, as bits encrypted for B."""
-        cuts = self._own_cuts(self.open(request, sender=to, kind="control"))
-        sides = [self._table.goes_left(cut, self._codes) for cut in cuts]
-        return self.seal(np.packbits(np.stack(sides), axis=1), to=to, kind="side")
-
     @exposed(kind="count", takes={"request": "control"})
     def leave_out(self, to: str, request: Sealed) -> int:
         """Products go over bins that B cannot sum by the sides it has; tells how many these are."""
@@ -350,12 +343,6 @@ class PassiveTrees(Checkpointed, BinsWorker):
         """What the columns with bins are called."""
         return [each.column.name for each in self._columns().columns]
 
-    def _own_cuts(self, request: Sequence[int]) -> list[int]:
-        cuts = [int(cut) for cut in request]
-        if any(not 0 <= cut < len(self._table) for cut in cuts):
-            raise DataError(f"there are {len(self._table)} cuts only", mend="ask for one of them")
-        return cuts
-
     def _columns(self) -> OwnColumns:
         found: OwnColumns = part_of(self.site, self.model)
         return found
@@ -373,13 +360,11 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
 
     def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
         super().__init__(site, scope, model=model)
-        self._segments: Segments = []
         self._known: dict[int, np.ndarray] = {}
         self._met: dict[str, np.ndarray] = {}
         self._asked: list[tuple[int, str, int]] = []
         self._sums: dict[str, np.ndarray] = {}
         self._left: dict[str, LeftToAsk] = {}
-        self._boosting: Boosting | None = None
         self._weight_column: str | None = None
 
     # ------------------------------------------------------------------ training
@@ -628,12 +613,6 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         sides = np.unpackbits(saved["sides"], axis=1, count=len(self._rows_used)).astype(bool)
         self._known.update(zip(saved["known"], sides, strict=True))
 
-    @property
-    def boosting(self) -> Boosting:
-        if self._boosting is None:
-            raise NotFitted(f"party {self.site.name!r} grows no trees yet. Mend: begin first")
-        return self._boosting
-
     # ------------------------------------------------------------------ predicting
 
     @exposed(kind="control")
@@ -702,7 +681,6 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
     # ------------------------------------------------------------------ parts
 
     def _take(self, segments: list[Any]) -> None:
-        self._segments = [list(each) for each in segments]
         self._rows_used = self._rows(segments)
         self._known.clear()
         self._outputs = None
@@ -882,7 +860,7 @@ class TreeEnsemble(Judged):
             active.load_checkpoint(str(self.folder), at.number)
             passive.load_checkpoint(str(self.folder), at.number)
         kind = DealerHistograms if how.mode == "dealer" else SessionHistograms
-        histograms: dict[str, DealerHistograms | SessionHistograms] = {}
+        histograms: dict[str, Histograms] = {}
         for tree in range(at.grown, at.trees):
             for name, request in active.leave_out().items() if self.passive else ():
                 self._stored[name] = passive[name].leave_out(self.label_party, request)
@@ -890,8 +868,9 @@ class TreeEnsemble(Judged):
                     self._numbers[name] = histograms.pop(name).close()
             for name in self.passive:
                 if self._stored[name] and name not in histograms:
+                    b, at_a = self.label_party, passive[name]
                     histograms[name] = kind(
-                        self._pair(passive[name], active, name, met[name]),
+                        _Pair(name, b, self.model, how.mode, met[name], at_a, active),
                         _aligned(met[name]),
                         self._stored[name],
                         self._numbers.get(name, 0),
@@ -925,10 +904,6 @@ class TreeEnsemble(Judged):
                 name for name in known if _aligned(pairs[name]) - _aligned(self.fed) >= least[name]
             ]
         return {name: pairs[name] if name in known else self.fed for name in pairs}
-
-    def _pair(self, partner: Any, active: Any, name: str, view: Federation) -> _Pair:
-        mode = self.config.mode
-        return _Pair(name, self.label_party, self.model, mode, view, partner, active)
 
     def _tree(
         self,
