@@ -19,6 +19,12 @@ class AnsweringWorker(JudgingWorker):
         super().__init__(site, scope, model=model)
         self._outputs: np.ndarray | None = None
 
+    @exposed(kind="control")
+    def about(self) -> dict[str, Any]:
+        labels = self._labels()
+        account = None if self.reported is None else self.reported.account
+        return {"task": labels.task, "classes": list(labels.classes_), "label_dp": account}
+
     @exposed(kind="prediction")
     def predictions(self, table_order: bool = False) -> np.ndarray:
         """What was predicted, in the common order or in the order of this party's table."""

@@ -331,7 +331,7 @@ class TopModel(TrainedModel):
         ready = {
             name: value.to(self.device, self.settings.dtype) for name, value in embeddings.items()
         }
-        return self._outputs(ready, numbers)
+        return self._outputs(ready, numbers, known=known)
 
     @torch.no_grad()
     def embedded(
@@ -350,7 +350,11 @@ class TopModel(TrainedModel):
         return self._top_of(pieces)
 
     def _outputs(
-        self, embeddings: Mapping[str, Tensor], numbers: Tensor, draws: Weak | None = None
+        self,
+        embeddings: Mapping[str, Tensor],
+        numbers: Tensor,
+        draws: Weak | None = None,
+        known: Sequence[str] | None = None,
     ) -> Tensor:
         return self._top_of(self._with_own(embeddings, numbers, self.names, draws))
 

@@ -431,6 +431,25 @@ class Judged:
     def take_about(self, about: Mapping[str, Any]) -> None:
         self.task, self.classes = about["task"], about["classes"]
 
+    def workers(
+        self, fed: Federation, asked: list[str] | None = None
+    ) -> AbstractContextManager[tuple[WorkerGroup, Any]]:
+        """Workers at the passive parties (of which `asked`) and the one where the labels are."""
+        raise NotImplementedError
+
+    def save(self, path: str, member: str = "") -> None:
+        """Every party saves its own part under this name, whole or as a member of a model."""
+        with self.workers(self.fed) as (passive, active):
+            passive.save(path, member)
+            active.save(path, member)
+
+    def load(self, path: str, member: str = "") -> Self:
+        with self.workers(self.fed) as (passive, active):
+            passive.load(path, member)
+            active.load(path, member)
+            self.take_about(active.about())
+        return self
+
     def judged(self, fed: Federation, segments: Segments) -> AbstractContextManager[Any]:
         """The label party's worker, which has collected the outputs of all of these rows."""
         raise NotImplementedError
@@ -523,19 +542,15 @@ class SplitNetwork(Judged):
         """
         passive = [name for name in self.passive if name in fed.names]
         passive = passive if asked is None else [name for name in passive if name in asked]
-        started = [fed.workers(self.bottom_worker, parties=passive, model=self.model)]
-        try:
+        with fed.workers(self.bottom_worker, parties=passive, model=self.model) as bottoms:
             if self.label_party is None:
-                yield started[0], self.server
+                yield bottoms, self.server
                 return
             party = [self.label_party]
-            started.append(fed.workers(self.top_worker, parties=party, model=self.model))
-            if seal and is_sealed(fed, self.config.seal):
-                seal_exchange(*started)
-            yield started[0], started[1][self.label_party]
-        finally:
-            for group in started:
-                group.stop()
+            with fed.workers(self.top_worker, parties=party, model=self.model) as tops:
+                if seal and is_sealed(fed, self.config.seal):
+                    seal_exchange(bottoms, tops)
+                yield bottoms, tops[self.label_party]
 
     # ------------------------------------------------------------------ training
 
@@ -665,12 +680,6 @@ class SplitNetwork(Judged):
             session.run(session.all_rows)
             yield session.top
 
-    def save(self, path: str, member: str = "") -> None:
-        """Every party saves its own part under this name, whole or as a member of a model."""
-        with self.workers(self.fed) as (bottoms, top):
-            bottoms.save(path, member)
-            top.save(path, member)
-
     def hand_out(self, path: str, party: str, manifest: dict[str, Any]) -> None:
         """Let a party keep, beside its part under this name, what it needs to predict alone."""
         with self.workers(self.fed, [party]) as (bottoms, top):
@@ -682,11 +691,6 @@ class SplitNetwork(Judged):
             at_party.save(path)
             at_party.save_manifest(path, manifest)
 
-    def load(self, path: str, member: str = "") -> Self:
-        with self.workers(self.fed) as (bottoms, top):
-            bottoms.load(path, member)
-            top.load(path, member)
-            about = top.about()
-            self.task, self.classes = about["task"], about["classes"]
-            self.has_imputed = bool(about["imputes"])
-        return self
+    def take_about(self, about: Mapping[str, Any]) -> None:
+        super().take_about(about)
+        self.has_imputed = bool(about["imputes"])

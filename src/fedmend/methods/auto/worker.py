@@ -86,12 +86,6 @@ class BlendWorker(AnsweringWorker):
         self.site.state[self._votes_name] = Votes()
         return {"least": self.site.rows.least} | ({} if labels is None else self.about())
 
-    @exposed(kind="control")
-    def about(self) -> dict[str, Any]:
-        labels = self._labels()
-        account = None if self.reported is None else self.reported.account
-        return {"task": labels.task, "classes": list(labels.classes_), "label_dp": account}
-
     @property
     def _votes_name(self) -> str:
         return f"{self.model}:votes"

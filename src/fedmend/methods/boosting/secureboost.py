@@ -80,17 +80,14 @@ from fedmend.methods.boosting.histograms import (
 )
 from fedmend.methods.network import FEW_ROWS, LabelledEstimator, LocalOnly
 from fedmend.split.answers import JUDGED, AnsweringWorker
-from fedmend.split.checkpoints import Checkpointed, digest_of_rows
+from fedmend.split.checkpoints import KeepsPart, digest_of_rows
 from fedmend.split.features import Segments, check_names, own_rows, presence
 from fedmend.split.labels import account_of, row_confidence, warn_of_noise
 from fedmend.split.parts import (
     ids_of,
     keep_part,
     leave_outputs,
-    load_part,
-    part_of,
     read_json,
-    save_part,
     write_json,
 )
 from fedmend.split.training import Judged
@@ -249,13 +246,14 @@ class TreesPart:
 # ---------------------------------------------------------------------------------- the parties
 
 
-class PassiveTrees(Checkpointed, BinsWorker):
+class PassiveTrees(KeepsPart, BinsWorker):
     """A partner: bin numbers of its columns. A cut is known outside by its number only.
 
     met: the scope in which its rows and the label party's are aligned, if that is another.
     """
 
     conversation = "boosted trees"
+    part_type = OwnColumns
 
     def __init__(self, site: Site, scope: str = "train", *, model: str, met: str = "") -> None:
         super().__init__(site, scope)
@@ -304,7 +302,7 @@ class PassiveTrees(Checkpointed, BinsWorker):
         self._take(rows[rows >= 0])
 
     def _take(self, rows: np.ndarray) -> None:
-        own = self._columns()
+        own: OwnColumns = self._part()
         self._table = CutTable(own.layouts)
         self._codes = own.codes(self.table.take(rows))
         missing = np.array([each.bins for each in own.columns], np.int16)
@@ -327,25 +325,10 @@ class PassiveTrees(Checkpointed, BinsWorker):
     def made_of(self) -> str:
         return digest_of_rows(self.table.features, self._aligned)
 
-    def _folder(self, path: str) -> Path:
-        return self.site.folder(path)
-
-    @exposed(kind="control")
-    def save(self, path: str, member: str = "") -> None:
-        save_part(self.site, self.model, path, member)
-
-    @exposed(kind="control")
-    def load(self, path: str, member: str = "") -> None:
-        load_part(self.site, self.model, path, OwnColumns, member)
-
     @exposed(kind="statistic")
     def column_names(self) -> list[str]:
         """What the columns with bins are called."""
-        return [each.column.name for each in self._columns().columns]
-
-    def _columns(self) -> OwnColumns:
-        found: OwnColumns = part_of(self.site, self.model)
-        return found
+        return [each.column.name for each in self._part().columns]
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         return [self._aligned]
@@ -430,12 +413,6 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
             value=value,
             mend="a number for every labelled row, 1 on average, in the weight_column",
         )
-
-    @exposed(kind="control")
-    def about(self) -> dict[str, Any]:
-        labels = self._part().labels
-        account = None if self.reported is None else self.reported.account
-        return {"task": labels.task, "classes": list(labels.classes_), "label_dp": account}
 
     @exposed(kind="control")
     def begin(
@@ -776,17 +753,15 @@ class TreeEnsemble(Judged):
         """
         names = [name for name in (self.passive if asked is None else asked) if name in fed.names]
         where = Each({name: met[name].scope if met else "" for name in names})
-        started = [fed.workers(PassiveTrees, parties=names, model=self.model, met=where)]
-        try:
-            started.append(fed.workers(ActiveTrees, parties=[self.label_party], model=self.model))
-            passive, active = started[0], started[1][self.label_party]
+        with (
+            fed.workers(PassiveTrees, parties=names, model=self.model, met=where) as passive,
+            fed.workers(ActiveTrees, parties=[self.label_party], model=self.model) as group,
+        ):
+            active = group[self.label_party]
             if names:  # partners meet the label party, not each other
                 active.meet(passive.public_key())
                 passive.meet({self.label_party: active.public_key()})
             yield passive, active
-        finally:
-            for group in started:
-                group.stop()
 
     # ------------------------------------------------------------------ training
 
@@ -999,19 +974,6 @@ class TreeEnsemble(Judged):
         told = pd.DataFrame(rows, columns=["party", "column", "gain"])
         told["gain"] /= max(float(told["gain"].sum()), 1e-300)
         return told.sort_values("gain", ascending=False, ignore_index=True, kind="stable")
-
-    def save(self, path: str, member: str = "") -> None:
-        """Every party saves its own part under this name, whole or as a member of a model."""
-        with self.workers(self.fed) as (passive, active):
-            passive.save(path, member)
-            active.save(path, member)
-
-    def load(self, path: str, member: str = "") -> TreeEnsemble:
-        with self.workers(self.fed) as (passive, active):
-            passive.load(path, member)
-            active.load(path, member)
-            self.take_about(active.about())
-        return self
 
     def hand_out(self, path: str, party: str, manifest: dict[str, Any]) -> None:
         """Let the label party predict without its partners, by the model under this name."""

@@ -31,7 +31,6 @@ from fedmend.errors import DataError
 from fedmend.federation import Each, exposed
 from fedmend.federation.bound import declare
 from fedmend.federation.rows import Asked
-from fedmend.learn.augment import Weak
 from fedmend.learn.nets import Bottom, initialise, mlp
 from fedmend.methods.network import SplitEstimator
 from fedmend.methods.vertical.local import LocalTrainer, RowViews
@@ -204,7 +203,7 @@ class HeadModel(TopModel):
     held: dict[str, Tensor]
 
     def _outputs(
-        self, embeddings: Mapping[str, Tensor], numbers: Tensor, draws: Weak | None = None
+        self, embeddings: Mapping[str, Tensor], numbers: Tensor, *_: object, **__: object
     ) -> Tensor:
         return self._top_of({name: each[numbers] for name, each in self.held.items()})
 
