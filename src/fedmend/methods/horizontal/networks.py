@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from fedmend.errors import ConfigError, FedmendWarning
-from fedmend.learn.nets import Batch, Bottom, BottomSpec, ResNet8, SmallCNN, initialise
+from fedmend.learn.nets import Batch, Bottom, BottomSpec, ResNet8, SmallCNN, Spec, initialise
 from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
 
 KINDS = ("mlp", "cnn", "resnet8")
@@ -25,7 +24,7 @@ Inputs = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
-class NetSpec:
+class NetSpec(Spec):
     """A client network: "mlp" for tables, "cnn" or "resnet8" for images.
 
     numeric, cardinalities, hidden: of a table's columns and of the layers between.
@@ -52,15 +51,6 @@ class NetSpec:
             problems.append(f"channels must be at least 1, got {self.channels}")
         if problems:
             raise ConfigError(problems)
-
-    def to_dict(self) -> dict[str, Any]:
-        values = asdict(self)
-        return {**values, "cardinalities": list(self.cardinalities), "hidden": list(self.hidden)}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> NetSpec:
-        lists = {key: tuple(values[key]) for key in ("cardinalities", "hidden")}
-        return cls(**{**values, **lists})
 
 
 class TableNet(nn.Module):
