@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
-from fedmend.errors import ConfigError, DataError, FedmendWarning, ResumeError
+from fedmend.errors import ConfigError, DataError, FedmendWarning, Refused, ResumeError
 from fedmend.federation import Each, Federation, WorkerGroup
 from fedmend.secure.channel import is_sealed, seal_exchange
 from fedmend.split.config import SplitConfig
@@ -409,8 +409,11 @@ class Judged:
 
     model: under which name the parties keep their parts. privacy: under label_dp ε, how often
     labels are reported as they are, and the ε spent so far. notes: what happened in the training
-    that people should know, as sentences.
+    that people should know, as sentences. stays: why nothing that could decide leaves the label
+    party.
     """
+
+    stays: ClassVar[str] = ""
 
     def __init__(self, fed: Federation, label_party: Any, model: str) -> None:
         self.fed = fed
@@ -449,6 +452,17 @@ class Judged:
             active.load(path, member)
             self.take_about(active.about())
         return self
+
+    def hand_out(self, path: str, party: str, manifest: dict[str, Any]) -> None:
+        """Let the label party predict without its partners, by the model under this name."""
+        if party != self.label_party:
+            raise Refused(
+                str(self.label_party),
+                self.stays,
+                f"predict at {self.label_party!r}, or a method whose top can be handed out",
+            )
+        with self.workers(self.fed, []) as (_, active):
+            active.save_manifest(path, manifest)
 
     def judged(self, fed: Federation, segments: Segments) -> AbstractContextManager[Any]:
         """The label party's worker, which has collected the outputs of all of these rows."""

@@ -47,13 +47,7 @@ from fedmend._parameters import (
     parameters,
 )
 from fedmend.data.encode import Encoder, LabelEncoder
-from fedmend.errors import (
-    AlignmentError,
-    ConfigError,
-    DataError,
-    Refused,
-    ResumeError,
-)
+from fedmend.errors import ConfigError, DataError, Refused, ResumeError
 from fedmend.federation import Each, Federation
 from fedmend.federation.bound import but, declare
 from fedmend.federation.rows import Asked
@@ -264,14 +258,8 @@ class PassiveTrees(KeepsPart, BinsWorker):
     @exposed(kind="count")
     def create(self, bins: int) -> list[list[Any]]:
         """Bins of this party's columns, fitted on aligned rows; tells their layouts, no names."""
-        aligned, least = self._aligned, self.site.policy.min_intersection
-        aligned = aligned[self._observed(aligned)]
-        if len(aligned) < least:
-            raise AlignmentError(
-                f"party {self.site.name!r} takes part from {least} aligned rows on, here are "
-                f"{len(aligned)}. Mend: more common rows, or a smaller min_intersection in its "
-                "policy"
-            )
+        aligned = self._aligned[self._observed(self._aligned)]
+        self.site.policy.admit_aligned(self.site.name, len(aligned))
         own = OwnColumns.fit(self.table, aligned, bins, max(1, self.site.rows.least))
         keep_part(self.site, self.model, own)
         return own.layouts
@@ -723,6 +711,8 @@ class TreeEnsemble(Judged):
     history: an entry for each tree that is kept; best_epoch: how many these are.
     """
 
+    stays = "trees tell of its labels and stay with it"
+
     def __init__(
         self,
         fed: Federation,
@@ -974,17 +964,6 @@ class TreeEnsemble(Judged):
         told = pd.DataFrame(rows, columns=["party", "column", "gain"])
         told["gain"] /= max(float(told["gain"].sum()), 1e-300)
         return told.sort_values("gain", ascending=False, ignore_index=True, kind="stable")
-
-    def hand_out(self, path: str, party: str, manifest: dict[str, Any]) -> None:
-        """Let the label party predict without its partners, by the model under this name."""
-        if party != self.label_party:
-            raise Refused(
-                str(self.label_party),
-                "trees tell of its labels and stay with it",
-                f"predict at {self.label_party!r}, or a method whose top can be handed out",
-            )
-        with self.workers(self.fed, []) as (_, active):
-            active.save_manifest(path, manifest)
 
 
 # ---------------------------------------------------------------------------------- estimators

@@ -37,7 +37,7 @@ from fedmend._parameters import (
     check_values,
 )
 from fedmend.data.encode import as_numbers, positions
-from fedmend.errors import DataError, Refused
+from fedmend.errors import Refused
 from fedmend.federation.federation import Federation
 from fedmend.federation.site import Site
 from fedmend.federation.wire import Sealed
@@ -112,11 +112,7 @@ class TreeFeatures(BinsWorker, TargetWorker):
             if made.bins + made.missing > 1:
                 self._binned.append(made)
         if not varied:
-            raise DataError(
-                "no column varies, so nothing can be predicted from them",
-                party=site.name,
-                mend="give the party columns with one value a row that vary",
-            )
+            raise self.nothing_varies()
         self._codes = np.zeros((len(self._binned), len(table)), np.int16)
         for number, each in enumerate(self._binned):
             self._codes[number] = each.codes
