@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from fedmend.errors import ConfigError
+from fedmend.learn.nets import Spec
 
 NAMES = ("adam", "adamw", "sgd")
 
 
 @dataclass(frozen=True)
-class OptimizerSpec:
+class OptimizerSpec(Spec):
     """Which optimizer, and its numbers."""
 
     name: str = "adam"

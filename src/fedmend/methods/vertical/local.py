@@ -59,10 +59,10 @@ class RowViews:
         return self._corrupted(batch._replace(blocks=blocks), self.corruption)
 
     def _shifted(self, numbers: Tensor) -> Batch:
-        if not any(block.dim() == 4 for block in self.features.blocks):
-            return self.features.batch(numbers)
-        draws = draw_weak(len(numbers), self.generator, PAD).to(numbers.device)
         batch = self.features.batch(numbers)
+        if not any(block.dim() == 4 for block in batch.blocks):
+            return batch
+        draws = draw_weak(len(numbers), self.generator, PAD).to(numbers.device)
         return batch._replace(blocks=tuple(augmented(block, draws) for block in batch.blocks))
 
     def _corrupted(self, batch: Batch, share: float) -> Batch:
