@@ -8,6 +8,7 @@ few of them in a weak view and many in a strong one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from fedmend.split.models import one_cycle
 WEAK_CORRUPTION = 0.1
 
 
+@dataclass
 class RowViews:
     """Draws views of rows.
 
@@ -30,17 +32,10 @@ class RowViews:
     which is where the rows are.
     """
 
-    def __init__(
-        self,
-        features: Features,
-        generator: torch.Generator,
-        on_device: torch.Generator,
-        corruption: float = 0.6,
-    ) -> None:
-        self.features = features
-        self.corruption = corruption
-        self.generator = generator
-        self.on_device = on_device
+    features: Features
+    generator: torch.Generator
+    on_device: torch.Generator
+    corruption: float = 0.6
 
     def plain(self, numbers: Tensor) -> Batch:
         return self.features.batch(numbers)
