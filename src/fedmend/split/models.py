@@ -67,9 +67,7 @@ class TrainedModel:
         """Train in this order from now on; an optimizer that is there goes on."""
         self.order = order
         if not hasattr(self, "optimizer"):
-            self.optimizer = FlatOptimizer(
-                list(self.module.parameters()), self.settings.optimizer, aligned=True
-            )
+            self.optimizer = FlatOptimizer([*self.module.parameters()], self.settings.optimizer)
         return len(order.sizes)
 
     def update(self) -> None:

@@ -415,10 +415,10 @@ class Judged:
 
     stays: ClassVar[str] = ""
 
-    def __init__(self, fed: Federation, label_party: Any, model: str) -> None:
+    def __init__(self, fed: Federation, label_party: Any, kind: str) -> None:
         self.fed = fed
         self.label_party = label_party
-        self.model = model
+        self.model = f"{kind}-{secrets.token_hex(6)}"
         self.task = ""
         self.classes: list[Any] = []
         self.history: list[dict[str, float]] = []
@@ -519,14 +519,13 @@ class SplitNetwork(Judged):
         label_party: str | None = None,
         server: ServerTop | None = None,
         config: SplitConfig,
-        model: str | None = None,
     ) -> None:
         if (label_party is None) == (server is None):
             raise ConfigError("the labels are at a party or at the server: give one of the two")
         if server is not None and config.seal:
             raise ConfigError(CANNOT_SEAL)
         check_names(parties)
-        super().__init__(fed, label_party, model or f"split-{secrets.token_hex(6)}")
+        super().__init__(fed, label_party, "split")
         self.parties = parties
         self.server = server
         self.config = config

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -120,8 +119,8 @@ class BlendNetwork(Judged):
 
     stays = "several models decide, and stay with it"
 
-    def __init__(self, fed: Federation, label_party: str, model: str | None = None) -> None:
-        super().__init__(fed, label_party, model or f"auto-{secrets.token_hex(6)}")
+    def __init__(self, fed: Federation, label_party: str) -> None:
+        super().__init__(fed, label_party, "auto")
         self.members: dict[str, Any] = {}
         self.weights: dict[str, dict[str, float]] = {}
 

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -720,10 +719,9 @@ class TreeEnsemble(Judged):
         parties: list[str],
         label_party: str,
         how: SecureBoost,
-        model: str | None = None,
     ) -> None:
         check_names(parties)
-        super().__init__(fed, label_party, model or f"trees-{secrets.token_hex(6)}")
+        super().__init__(fed, label_party, "trees")
         self.parties, self.config = parties, how
         self.folder: Path | None = None
         self._stored: dict[str, int] = {}

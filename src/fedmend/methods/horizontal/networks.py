@@ -159,7 +159,7 @@ class FlatNet:
         self.module = build_net(spec).to(device, dtype)
         self._fast = fast_path(self.module, device) if half else None
         parameters = list(self.module.parameters())
-        self.optimizer = FlatOptimizer(parameters, optimizer, aligned=True)
+        self.optimizer = FlatOptimizer(parameters, optimizer)
         self.values = self.optimizer.values
         statistics = _statistics(self.module)
         self.statistics = torch.cat([*(each.reshape(-1) for each in statistics), self.values[:0]])

@@ -109,7 +109,7 @@ class LocalTrainer:
         self.views, self.settings, self.steps = views, settings, steps
         self.helper: Any = initialise(helper, views.generator).to(self.device, settings.dtype)
         trained = [*self.bottom.parameters(), *self.helper.parameters()]
-        self._optimizer = FlatOptimizer(trained, settings.optimizer, aligned=True)
+        self._optimizer = FlatOptimizer(trained, settings.optimizer)
         self.done = 0
 
     def update(self, loss: Callable[..., Tensor], *given: Any) -> Tensor:
