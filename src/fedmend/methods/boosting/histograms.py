@@ -178,7 +178,7 @@ class DealerHistograms:
     """The coordinator's half in mode ``dealer``."""
 
     def __init__(self, models: Between, length: int, stored: int, number: int) -> None:
-        self.models, self.length, self._number = models, length, number
+        self.models, self._number = models, number
         start = self._next()
         self._helper = Helper(models.at_a.mask_bins(models.b, start, length))
         models.at_b.unmask_with(models.a, start, length, stored)
@@ -204,7 +204,7 @@ class SessionHistograms:
     """The coordinator's half in the other modes."""
 
     def __init__(self, models: Between, length: int, stored: int, number: int) -> None:
-        self.models, self.length, self._number = models, length, number
+        self.models, self._number = models, number
         models.at_a.load_bins(length)
         fixed = Columns(models.a, "state", {"key": f"{models.model}:bins"})
         view = models.scoped("rows", length)
