@@ -72,7 +72,6 @@ from fedmend.methods.boosting.histograms import (
     SumsWorker,
 )
 from fedmend.methods.network import FEW_ROWS, LabelledEstimator, LocalOnly
-from fedmend.split.answers import JUDGED, AnsweringWorker
 from fedmend.split.checkpoints import KeepsPart, digest_of_rows
 from fedmend.split.features import Segments, check_names, own_rows, presence
 from fedmend.split.labels import account_of, row_confidence, warn_of_noise
@@ -84,7 +83,7 @@ from fedmend.split.parts import (
     write_json,
 )
 from fedmend.split.training import Judged
-from fedmend.split.workers import has_label
+from fedmend.split.workers import JUDGED, AnsweringWorker, has_label
 
 if TYPE_CHECKING:
     import os
