@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -82,7 +82,7 @@ from fedmend.split.parts import (
     read_json,
     write_json,
 )
-from fedmend.split.training import Judged
+from fedmend.split.training import Judged, Progress
 from fedmend.split.workers import JUDGED, AnsweringWorker, has_label
 
 if TYPE_CHECKING:
@@ -100,7 +100,6 @@ OWN_BINS = 255
 CHECKPOINT_EVERY = 10  # trees
 WORTH_ASKING_LESS = 0.75  # of the bins that are asked for; to encrypt so few anew takes two trees
 STATE = "trees.json"
-Progress = Callable[[str, int, int, dict[str, float]], None]
 
 
 # ---------------------------------------------------------------------------------- what is kept
