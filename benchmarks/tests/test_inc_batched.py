@@ -241,6 +241,10 @@ def test_a_batched_run_is_the_run_over_a_federation(top: tuple[int, ...]) -> Non
             np.testing.assert_allclose(model.posterior_, method.posterior[world], atol=near)
 
 
+def estimated(weights: np.ndarray, votes: np.ndarray) -> np.ndarray:
+    return crowds.in_shares(crowds.Sayings(votes).when(weights))
+
+
 def test_batched_steps_are_the_steps() -> None:
     y = np.random.default_rng(0).integers(0, 4, 80)
     votes = np.stack([annotators(y, rates=[0.2, 0.4, 0.5], missing=0.3, seed=s) for s in (1, 2)])
@@ -249,17 +253,20 @@ def test_batched_steps_are_the_steps() -> None:
     matrices = batched.m_step(torch.from_numpy(weights).float()).numpy()
     for e in range(2):
         for k in range(3):
-            expected = crowds.expertise(weights[e], votes[e, :, k])
+            expected = estimated(weights[e], votes[e, :, k])
             np.testing.assert_allclose(matrices[e, k], expected, atol=1e-5)
     posterior = dawid_skene(batched).numpy()
     for e in range(2):
         known = (votes[e] >= 0).any(1)
 
         def evidence(weights: np.ndarray, said: np.ndarray = votes[e].T) -> np.ndarray:
-            spoken = [crowds.log_evidence(crowds.expertise(weights, each), each) for each in said]
-            return np.sum(spoken, 0)
+            logs = [np.log(estimated(weights, each)).T[each] for each in said]
+            return np.sum(
+                [np.where(each[:, None] < 0, 0, log) for each, log in zip(said, logs, strict=True)],
+                0,
+            )
 
-        counts = crowds.count_votes(votes[e], 4)
+        counts = np.sum([crowds.one_hot(each, 4) for each in votes[e].T], 0)
         alone, _, _ = crowds.dawid_skene(counts, evidence, tolerance=1e-7)
         np.testing.assert_allclose(posterior[e][known], alone[known], atol=1e-3)
 

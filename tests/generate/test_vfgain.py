@@ -84,7 +84,7 @@ def site(fed: Federation, name: str) -> Site:
 
 def weights(fed: Federation, model: VFGAIN) -> dict[str, torch.Tensor]:
     bottom = site(fed, "a").state["parts"][model.model_].bottom.module
-    generator = site(fed, "b").state["generators"][model.model_]
+    generator = site(fed, "b").state["parts"][model.model_]
     named = {"bottom": bottom, "net": generator.net_, "critic": generator.critic_}
     return {
         f"{part}.{name}": value
@@ -276,7 +276,7 @@ def test_b_draws_rows_of_its_own(fitted):
     assert made_rows(site(fed, "b"), drawn.name).n_rows == 40
     with pytest.raises(NotFitted, match="impute\\(fed\\)"):
         model.sample(5)
-    alone = site(fed, "b").state["generators"][model.model_]
+    alone = site(fed, "b").state["parts"][model.model_]
     assert alone.sample(7, given={"member": "yes"}, seed=0).frame["member"].eq("yes").all()
 
 

@@ -77,7 +77,7 @@ def test_gaps_between_parameters_change_nothing(name, monkeypatch):
     spec = OptimizerSpec(name, lr=0.02, weight_decay=0.1)
     one = FlatOptimizer(list(plain.parameters()), spec)
     monkeypatch.setattr(optim, "_spans", lambda sizes, _: spans(sizes, 64))
-    two = FlatOptimizer(list(spaced.parameters()), spec, aligned=True)
+    two = FlatOptimizer(list(spaced.parameters()), spec)
     assert all(p.data_ptr() % 512 == two.values.data_ptr() % 512 for p in spaced.parameters())
     x = rows()
     for number in range(4):
@@ -86,7 +86,7 @@ def test_gaps_between_parameters_change_nothing(name, monkeypatch):
         saved = two.state()
         assert all(torch.equal(saved[key], value) for key, value in one.state().items())
         if number == 1:
-            two = FlatOptimizer(list(spaced.parameters()), spec, aligned=True)
+            two = FlatOptimizer(list(spaced.parameters()), spec)
             two.restore(saved)
     for a, b in zip(plain.parameters(), spaced.parameters(), strict=True):
         assert torch.equal(a, b)

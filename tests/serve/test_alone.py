@@ -60,7 +60,8 @@ def test_a_blend_says_that_it_stays_with_the_label_party_and_what_would_not(tmp_
     ):
         predict_alone(folder / "telco", telco, tmp_path / "rows.csv", tmp_path / "out")
     with pytest.raises(Refused, match="several models decide, and stay with it"):
-        BlendNetwork.hand_out(SimpleNamespace(label_party="bank"), "model", "telco", {})
+        network = SimpleNamespace(label_party="bank", stays=BlendNetwork.stays)
+        BlendNetwork.hand_out(network, "model", "telco", {})
 
 
 def test_a_label_party_whose_part_is_in_its_kit_is_told_where(tmp_path):

@@ -397,9 +397,7 @@ def _org(party: str) -> str:
 
 
 def _close_party(kit: Path) -> None:
-    resources = _default(kit, "resources.json")
-    resources["class_allow_list"] = [EXECUTOR_CLASS, PARTY_CLASS]
-    resources["class_list_enforcement_mode"] = "enforce"
+    resources = _resources(kit, EXECUTOR_CLASS, PARTY_CLASS)
     resources["allow_log_streaming"] = False
     resources["components"] = [
         each for each in resources["components"] if each["id"] != "site_log_streamer"
@@ -409,9 +407,7 @@ def _close_party(kit: Path) -> None:
 
 
 def _close_server(kit: Path) -> None:
-    resources = _default(kit, "resources.json")
-    resources["class_allow_list"] = [CONTROLLER_CLASS, RELAY_CLASS]
-    resources["class_list_enforcement_mode"] = "enforce"
+    resources = _resources(kit, CONTROLLER_CLASS, RELAY_CLASS)
     for each in resources["components"]:
         if each["id"] == "job_scheduler":
             each["args"]["max_jobs"] = 100  # one for each party
@@ -443,9 +439,10 @@ def _close(kit: Path) -> None:
         script.unlink()
 
 
-def _default(kit: Path, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((kit / "local" / f"{name}.default").read_text("utf-8"))
-    return found
+def _resources(kit: Path, *classes: str) -> dict[str, Any]:
+    """FLARE's defaults, with no classes but these."""
+    found = json.loads((kit / "local" / "resources.json.default").read_text("utf-8"))
+    return {**found, "class_allow_list": [*classes], "class_list_enforcement_mode": "enforce"}
 
 
 def _write(path: Path, content: Any) -> None:

@@ -412,6 +412,14 @@ class Federation:
             mend="name one: label_party=…, or use a method for several annotators",
         )
 
+    def require_party(self, parameter: str, name: str) -> None:
+        """That a party which a parameter names is one of these."""
+        if name not in self.names:
+            raise ConfigError(
+                f"{parameter}={name!r} is not in the federation. "
+                f"Mend: one of {', '.join(self.names)}"
+            )
+
     def on(self, dataset: str) -> Federation:
         """The same parties and ledger, working on another of their tables (``fed.on("test")``)."""
         return self._view(dataset, self._members)

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedmend._parameters import Rule, Rules, wrong_values
 from fedmend._suggest import closest
-from fedmend.errors import ConfigError, Refused
+from fedmend.errors import AlignmentError, ConfigError, Refused
 from fedmend.federation.kinds import KINDS, REFUSED_BY_DEFAULT
 from fedmend.federation.randomness import COSTS
 from fedmend.federation.wire import Sealed, is_tensor
@@ -141,6 +141,14 @@ class Policy:
                 "sealed",
                 f"seal = true of the method; or take {kind!r} out of sealed in the policy of "
                 f"{party!r}",
+            )
+
+    def admit_aligned(self, party: str, rows: int) -> None:
+        """Refuse to take part with fewer common rows than `min_intersection`."""
+        if rows < self.min_intersection:
+            raise AlignmentError(
+                f"party {party!r} takes part from {self.min_intersection} aligned rows on, here "
+                f"are {rows}. Mend: more common rows, or a smaller min_intersection in its policy"
             )
 
     def admit_label_sums(self, party: str) -> None:

@@ -20,10 +20,10 @@ from __future__ import annotations
 import math
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -69,6 +69,18 @@ class Sealed:
     recipient: str
     kind: str
     ciphertext: bytes
+
+
+class Record:
+    """A dataclass of numbers, words, tensors and tuples: its fields as a wire value, and back."""
+
+    def to_wire(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    @classmethod
+    def from_wire(cls, saved: Mapping[str, Any]) -> Self:
+        # Earlier versions wrote tuples as lists.
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in saved.items()})
 
 
 class Measure(NamedTuple):

@@ -50,7 +50,7 @@ from fedmend.generate.registry import class_of, defined
 from fedmend.generate.training import Progress, generator_for, numpy_for, shown
 from fedmend.learn.nets import initialise
 from fedmend.split.config import resolve_device
-from fedmend.split.parts import read_file, write_file
+from fedmend.split.parts import read_file, weights_of, write_file
 
 Given = Mapping[str, Any] | pd.DataFrame | Table
 
@@ -343,10 +343,7 @@ class Generator(Parameters):
                 "label": self.label_,
                 "draws": self.draws_,
                 "encoder": self.encoder_.to_dict(),
-                "modules": {
-                    name: {key: value.detach().cpu() for key, value in module.state_dict().items()}
-                    for name, module in self.modules_.items()
-                },
+                "modules": {name: weights_of(net) for name, net in self.modules_.items()},
                 "extra": self._extra() if self.encoder_.width else {},
             },
         )

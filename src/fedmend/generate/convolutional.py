@@ -196,7 +196,7 @@ class ConvolutionalGAN(Adversarial):
     def _optimizer(self, module: nn.Module) -> FlatOptimizer:
         betas = (0.5, self.beta2)
         spec = OptimizerSpec("adam", self.lr, self.decay, betas=betas, eps=self.epsilon)
-        return FlatOptimizer(list(module.parameters()), spec, aligned=True)
+        return FlatOptimizer(list(module.parameters()), spec)
 
     def _rivalry(self, network: nn.Module, stream: torch.Generator) -> Step:
         width, target = self.encoder_.width, self._target()

@@ -77,8 +77,8 @@ class CTGAN(Adversarial):
         critic = PackedCritic(self.pac * width, self.hidden, self.dropout, stream)
         self._placed("critic", critic)
         spec = OptimizerSpec("adam", self.lr, self.decay, betas=(0.5, 0.9))
-        judges = FlatOptimizer(list(critic.parameters()), spec, aligned=True)
-        makers = FlatOptimizer(list(network.parameters()), spec, aligned=True)
+        judges = FlatOptimizer(list(critic.parameters()), spec)
+        makers = FlatOptimizer(list(network.parameters()), spec)
         neutral = torch.from_numpy(self.encoder_.neutral).to(self.device_)
 
         def step(

@@ -269,8 +269,8 @@ class Duel:
     ) -> None:
         self.net, self.critic, self.game, self.generator = net, critic, game, generator
         spec = OptimizerSpec("adam", game.lr)
-        self.optimizer = FlatOptimizer(list(net.parameters()), spec, aligned=True)
-        self.critic_optimizer = FlatOptimizer(list(critic.parameters()), spec, aligned=True)
+        self.optimizer = FlatOptimizer(list(net.parameters()), spec)
+        self.critic_optimizer = FlatOptimizer(list(critic.parameters()), spec)
         seed_dropout(net, generator)
 
     def step(self, rows: Rows) -> None:

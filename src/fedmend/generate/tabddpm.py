@@ -179,7 +179,7 @@ class TabDDPM(Generator):
         fitted, scored = held_out(rows.n_rows, self.validation, self._numpy_rng("held out"))
         part = torch.from_numpy(fitted).to(device)
         spec = OptimizerSpec("adamw", self.lr, 1e-4)
-        adam = FlatOptimizer(list(self.net_.parameters()), spec, aligned=True)
+        adam = FlatOptimizer(list(self.net_.parameters()), spec)
         average = EMA(self.net_, 0.999)
 
         def step(number: int, batch: torch.Tensor) -> None:

@@ -119,7 +119,7 @@ class VAE(Generator):
         part = torch.from_numpy(fitted).to(device)
         parameters = [*self.encode_.parameters(), *self.decode_.parameters()]
         spec = OptimizerSpec("adam", self.lr, 1e-5)
-        adam = FlatOptimizer(parameters, spec, aligned=True)
+        adam = FlatOptimizer(parameters, spec)
 
         def step(number: int, batch: torch.Tensor) -> None:
             at = part[batch]

@@ -52,7 +52,7 @@ from fedmend.learn.optim import OptimizerSpec
 from fedmend.secure.channel import ExchangeWorker, is_sealed, seal_exchange
 from fedmend.split.config import Settings, SplitConfig
 from fedmend.split.features import ALIGNED, BatchOrder
-from fedmend.split.parts import MANIFEST, begin_model, read_json, write_json
+from fedmend.split.parts import MANIFEST, begin_model, keep_part, part_of, read_json, write_json
 from fedmend.split.training import PREDICT_ROWS, epoch_seed
 from fedmend.split.workers import BottomWorker
 
@@ -61,7 +61,7 @@ ORDERS = ("secret", "seeded", "kept")
 BLIND = 0.1  # share of aligned rows that train without their embedding
 _EVERY = 100  # steps between scores, at least
 _SCORED = 2000  # rows held out for them, at most
-_MADE, _NUMBERED, _MODELS = "made rows", "numbered rows", "generators"
+_MADE, _NUMBERED = "made rows", "numbered rows"
 
 
 @dataclass(frozen=True)
@@ -170,12 +170,7 @@ class ImputerWorker(ExchangeWorker):
     @property
     def generator(self) -> VFGAIN:
         """This party's part of the model."""
-        found: VFGAIN | None = self.site.state.get(_MODELS, {}).get(self.model)
-        if found is None:
-            raise NotFitted(
-                f"party {self.site.name!r} holds no part of model {self.model!r}. "
-                "Mend: fit it, or load it"
-            )
+        found: VFGAIN = part_of(self.site, self.model)
         return found
 
     # --- training ----------------------------------------------------------------------------
@@ -190,7 +185,7 @@ class ImputerWorker(ExchangeWorker):
         seed = self.site.own_seed(int(params["seed"]), "generator")
         made = VFGAIN(**{**params, "seed": seed, "device": self.site.device})
         made.prepare(own.select(columns), context)
-        self.site.state.setdefault(_MODELS, {})[self.model] = made
+        keep_part(self.site, self.model, made)
 
     @exposed(kind="control")
     def attach(self) -> None:
@@ -316,7 +311,7 @@ class ImputerWorker(ExchangeWorker):
             raise DataError(
                 f"there is no {file}", party=self.site.name, mend="name a saved model's folder"
             )
-        self.site.state.setdefault(_MODELS, {})[self.model] = Generator.load(file)
+        keep_part(self.site, self.model, Generator.load(file))
 
 
 def _copied(module: nn.Module) -> dict[str, Tensor]:

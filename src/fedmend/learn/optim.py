@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from fedmend.errors import ConfigError
+from fedmend.learn.nets import Spec
 
 NAMES = ("adam", "adamw", "sgd")
 
 
 @dataclass(frozen=True)
-class OptimizerSpec:
+class OptimizerSpec(Spec):
     """Which optimizer, and its numbers."""
 
     name: str = "adam"
@@ -47,19 +48,17 @@ class OptimizerSpec:
 class FlatOptimizer:
     """Trains these parameters, which become views of one vector.
 
-    aligned: on a GPU every parameter begins where all kernels can read it (see `_spans`), so that
-    there are gaps in the vector.
+    On a GPU every parameter begins where all kernels can read it (see `_spans`), so that there are
+    gaps in the vector.
     """
 
-    def __init__(
-        self, parameters: Sequence[nn.Parameter], spec: OptimizerSpec, *, aligned: bool = False
-    ) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], spec: OptimizerSpec) -> None:
         self.spec = spec
         self.scale = 1.0  # the schedule's factor on the learning rate
         self._parameters = list(parameters)
         first = self._parameters[0]
         sizes = [p.numel() for p in self._parameters]
-        self._spans = _spans(sizes, 64 if aligned and first.is_cuda else 1)
+        self._spans = _spans(sizes, 64 if first.is_cuda else 1)
         self.values = torch.zeros(self._spans[-1][1], dtype=first.dtype, device=first.device)
         self.gradient = torch.zeros_like(self.values)
         self._views = self._split(self.gradient)

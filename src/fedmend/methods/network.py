@@ -321,11 +321,7 @@ class LabelledEstimator(NetworkEstimator):
 
     def _label_party(self, fed: Federation) -> str:
         label_party = self.label_party or fed.label_party
-        if label_party not in fed.names:
-            raise ConfigError(
-                f"label_party={label_party!r} is not in the federation. "
-                f"Mend: one of {', '.join(fed.names)}"
-            )
+        fed.require_party("label_party", label_party)
         return label_party
 
     def _parties(self, fed: Federation, label_party: str) -> list[str]:

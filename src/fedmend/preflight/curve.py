@@ -290,8 +290,9 @@ def _config(rows: int, seed: Sequence[int]) -> SplitConfig:
 def _network(
     fed: Federation, parties: list[str], owner: str, rows: int, seed: Sequence[int]
 ) -> _SomeRows:
-    config = _config(rows, seed)
-    return _SomeRows(fed, parties=parties, label_party=owner, config=config, model=MODEL)
+    network = _SomeRows(fed, parties=parties, label_party=owner, config=_config(rows, seed))
+    network.model = MODEL
+    return network
 
 
 def fit_and_score(

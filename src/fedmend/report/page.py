@@ -134,7 +134,7 @@ def templates() -> Environment:
         "bytes": human_bytes,
         "seconds": human_seconds,
         "pretty": pretty,
-        "score": _score,
+        "score": Summary.score,
         "series": plots.method_series,
         "percent": percent,
     }
@@ -177,13 +177,6 @@ def style() -> Markup:
 
     sheet = resources.files("fedmend.report") / "templates" / "report.css"
     return Markup(sheet.read_text(encoding="utf-8"))
-
-
-def _score(summary: Summary, metric: str) -> str:
-    if metric not in summary.mean:
-        return UNTOLD
-    text = score_text(summary.mean[metric])
-    return f"{text} ± {score_text(summary.sd[metric])}" if summary.seeds > 1 else text
 
 
 # ---------------------------------------------------------------- sections

@@ -87,6 +87,13 @@ class Summary:
     crossings: int
     bytes: int
 
+    def score(self, metric: str) -> str:
+        """Of one metric the mean, and over several seeds how far they lie apart."""
+        if metric not in self.mean:
+            return UNTOLD
+        spread = f" ± {score_text(self.sd[metric])}" if self.seeds > 1 else ""
+        return score_text(self.mean[metric]) + spread
+
 
 @dataclass
 class RunRecord:
@@ -250,12 +257,8 @@ class RunRecord:
         names = self.metric_names()
         lines = []
         for each in self.summaries():
-            scores = [UNTOLD] * len(names)
-            for at, name in enumerate(names):
-                if name in each.mean:
-                    spread = f" ± {score_text(each.sd[name])}" if each.seeds > 1 else ""
-                    scores[at] = score_text(each.mean[name]) + spread
-            lines.append([each.title, *scores, f"{each.seconds:.1f} s", human_bytes(each.bytes)])
+            costs = f"{each.seconds:.1f} s", human_bytes(each.bytes)
+            lines.append([each.title, *map(each.score, names), *costs])
         return ["method", *map(pretty, names), "training", "crossed"], lines
 
     def _repr_html_(self) -> str:

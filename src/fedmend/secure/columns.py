@@ -36,7 +36,7 @@ import pandas as pd
 
 from fedmend.data.encode import positions
 from fedmend.data.schema import CATEGORICAL, Column
-from fedmend.errors import AlignmentError, ConfigError, CryptoError, DataError, Refused
+from fedmend.errors import ConfigError, CryptoError, DataError, Refused
 from fedmend.federation.federation import WorkerGroup
 from fedmend.federation.rows import Asked, frequent, varies_in_few
 from fedmend.federation.site import Site
@@ -157,15 +157,11 @@ class ColumnsWorker(SealingWorker):
                 f"party {self.site.name!r} has no column provider {provider!r}. Mend: use one of "
                 + ", ".join(sorted(_PROVIDERS))
             )
-        aligned, least = self.alignment.aligned, self.site.policy.min_intersection
-        rows = len(aligned)
+        aligned, rows = self.alignment.aligned, len(self.alignment.aligned)
         # Positions outside the table are no rows of it but numbers that a protocol counts by
         # (axes, say); the rows behind them were aligned, and let in, before.
-        if rows < least and ((aligned >= 0) & (aligned < len(self.table))).any():
-            raise AlignmentError(
-                f"party {self.site.name!r} takes part from {least} aligned rows on, here are "
-                f"{rows}. Mend: more common rows, or a smaller min_intersection in its policy"
-            )
+        if ((aligned >= 0) & (aligned < len(self.table))).any():
+            self.site.policy.admit_aligned(self.site.name, rows)
         columns = make(self, **settings)
         if columns.rows != rows:
             raise DataError(

@@ -112,7 +112,6 @@ class ProductSession:
             )
         self.mode = mode
         self.parties = (fixed.party, changing_party)
-        self._fixed = fixed
         sides = {"role": Each(dict(zip(self.parties, SIDES, strict=True)))}
         self._workers = fed.workers(
             protocol.worker, parties=list(self.parties), **(sides if mode == "dealer" else {})

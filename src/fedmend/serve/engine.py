@@ -68,7 +68,7 @@ class _Kept:
 
 
 class Remote:
-    """A session with one partner."""
+    """A session with one partner; keys: the public ones of its workers, by handle."""
 
     def __init__(self, channel: Channel, hello: Hello, ledger: Ledger) -> None:
         self.party = channel.party
@@ -77,7 +77,7 @@ class Remote:
         self._talk = Conversation(channel.party, ledger)
         self._waiting: dict[int, list[Pending]] = defaultdict(list)
         self._kept = _Kept()
-        self._keys: dict[str, Any] = {}
+        self.keys: dict[str, Any] = {}
         until = time.monotonic() + SETUP_SECONDS
         (answer,) = channel.wait(channel.ask([request("hello", **hello.to_wire())], until), until)
         self._talk.open(read_reply(answer, self.party, "hello"))
@@ -92,7 +92,7 @@ class Remote:
 
     def stop(self, handle: str) -> None:
         if not self._kept.put(handle):
-            self._keys.pop(handle, None)
+            self.keys.pop(handle, None)
             self._queue().append(self._talk.stop(handle))
 
     def begin(self, call: Call, until: float) -> _Sent | None:
@@ -127,12 +127,6 @@ class Remote:
         """Send what waits, though nothing comes that needs it."""
         if self._queue():
             self.settle(self.send(until), until)
-
-    def key_of(self, handle: str) -> Any:
-        return self._keys.get(handle)
-
-    def keep_key(self, handle: str, key: Any) -> None:
-        self._keys[handle] = key
 
     def forget(self) -> None:
         """What waits in this thread, of a prediction that was given up."""
@@ -211,8 +205,8 @@ class ServingEngine:
                 continue
             try:
                 remote = self._remote(call.party)
-                if call.method == "public_key" and remote.key_of(call.handle) is not None:
-                    values[number] = remote.key_of(call.handle)
+                if call.method == "public_key" and call.handle in remote.keys:
+                    values[number] = remote.keys[call.handle]
                     continue
                 sent = remote.begin(call, until)
                 if sent is not None:
@@ -226,7 +220,7 @@ class ServingEngine:
             try:
                 values[number] = remote.settle(sent, until)
                 if call.method == "public_key":
-                    remote.keep_key(call.handle, values[number])
+                    remote.keys[call.handle] = values[number]
             except FedmendError as error:
                 errors.append(error)
         raise_first(sorted(errors, key=lambda error: not isinstance(error, PartyAbsent)))

@@ -10,15 +10,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedmend.data.encode import as_numbers, as_written
 from fedmend.data.table import Table
 from fedmend.errors import ResumeError
-from fedmend.federation import exposed
-from fedmend.split.parts import read_file, write_file
+from fedmend.federation import Site, exposed
+from fedmend.split.parts import Part, load_part, part_of, read_file, save_part, write_file
 
 _ROWS = "made of"
 
@@ -86,3 +86,25 @@ class Checkpointed:
 
     def _checkpoint(self, path: str, epoch: int) -> Path:
         return self._folder(path) / f"epoch-{epoch:d}.fmw"
+
+
+class KeepsPart(Checkpointed):
+    """At a party: its part of a model, in memory and on disk."""
+
+    site: Site
+    model: str
+    part_type: ClassVar[type[Any]] = Part
+
+    def _part(self) -> Any:
+        return part_of(self.site, self.model)
+
+    @exposed(kind="control")
+    def save(self, path: str, member: str = "") -> None:
+        save_part(self.site, self.model, path, member)
+
+    @exposed(kind="control")
+    def load(self, path: str, member: str = "") -> None:
+        load_part(self.site, self.model, path, self.part_type, member)
+
+    def _folder(self, path: str) -> Path:
+        return self.site.folder(path)

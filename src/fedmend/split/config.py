@@ -18,12 +18,12 @@ import torch
 
 from fedmend._parameters import PROPER_SHARE, at_least, check_values, one_of
 from fedmend.errors import ConfigError
-from fedmend.learn.nets import CONVOLUTIONS
+from fedmend.learn.nets import CONVOLUTIONS, Spec
 from fedmend.learn.optim import OptimizerSpec
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Spec):
     """How to train; the same at every party.
 
     precision: "float32", "float64" (tests), or "bf16" (autocast).
@@ -65,16 +65,11 @@ class Settings:
             return nullcontext()
         return torch.autocast(device.type, torch.bfloat16, cache_enabled=cache)
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
         if "optimizer" not in values:  # of a prediction (`SplitConfig.to_predict`)
             return cls(**values)
-        optimizer = dict(values["optimizer"])
-        optimizer["betas"] = tuple(optimizer["betas"])
-        return cls(**{**values, "optimizer": OptimizerSpec(**optimizer)})
+        return cls(**{**values, "optimizer": OptimizerSpec.from_dict(values["optimizer"])})
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from fedmend.federation.wire import Record
 
 DRAWS = 16
 ROWS_TO_LEARN = 8192
@@ -25,15 +26,15 @@ RIDGES = tuple(10.0**power for power in np.arange(-3.0, 2.5, 0.5))
 
 
 @dataclass
-class ImputedEmbeddings:
+class ImputedEmbeddings(Record):
     """Mean [d] and covariance [d, d] of all embeddings side by side, parties in the top's order.
 
     ridges: how far a party's embedding alone is taken to speak of the others', by
     leave-one-out. fixed: embeddings imputed for a party whatever the others say.
     """
 
-    names: list[str]
-    widths: list[int]
+    names: tuple[str, ...]
+    widths: tuple[int, ...]
     mean: Tensor
     covariance: Tensor
     ridges: dict[str, float] = field(default_factory=dict)
@@ -44,13 +45,13 @@ class ImputedEmbeddings:
         cls, embeddings: Mapping[str, Tensor], fixed: Mapping[str, Tensor] | None = None
     ) -> ImputedEmbeddings:
         """From embeddings [n, d] of the same rows at every party."""
-        names = list(embeddings)
+        names = tuple(embeddings)
         joined = torch.cat([embeddings[name].double().cpu() for name in names], 1)
         mean = joined.mean(0)
         centred = joined - mean
         found = cls(
             names,
-            [embeddings[name].shape[1] for name in names],
+            tuple(embeddings[name].shape[1] for name in names),
             mean,
             centred.T @ centred / max(1, len(joined) - 1),
             fixed={name: value.double().cpu() for name, value in (fixed or {}).items()},
@@ -110,13 +111,6 @@ class ImputedEmbeddings:
         return np.concatenate(
             [np.arange(ends[i], ends[i + 1]) for i, name in enumerate(self.names) if name in names]
         )
-
-    def to_wire(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-    @classmethod
-    def from_wire(cls, saved: Mapping[str, Any]) -> ImputedEmbeddings:
-        return cls(**saved)
 
 
 def _best_ridge(x: Tensor, y: Tensor) -> float:

@@ -67,9 +67,7 @@ class TrainedModel:
         """Train in this order from now on; an optimizer that is there goes on."""
         self.order = order
         if not hasattr(self, "optimizer"):
-            self.optimizer = FlatOptimizer(
-                list(self.module.parameters()), self.settings.optimizer, aligned=True
-            )
+            self.optimizer = FlatOptimizer([*self.module.parameters()], self.settings.optimizer)
         return len(order.sizes)
 
     def update(self) -> None:
@@ -331,7 +329,7 @@ class TopModel(TrainedModel):
         ready = {
             name: value.to(self.device, self.settings.dtype) for name, value in embeddings.items()
         }
-        return self._outputs(ready, numbers)
+        return self._outputs(ready, numbers, known=known)
 
     @torch.no_grad()
     def embedded(
@@ -350,7 +348,11 @@ class TopModel(TrainedModel):
         return self._top_of(pieces)
 
     def _outputs(
-        self, embeddings: Mapping[str, Tensor], numbers: Tensor, draws: Weak | None = None
+        self,
+        embeddings: Mapping[str, Tensor],
+        numbers: Tensor,
+        draws: Weak | None = None,
+        known: Sequence[str] | None = None,
     ) -> Tensor:
         return self._top_of(self._with_own(embeddings, numbers, self.names, draws))
 

@@ -243,7 +243,6 @@ class PartialTopModel(TopModel):
     segments: Segments
     present: dict[str, Tensor]
     places: dict[str, Tensor]
-    _only: Sequence[str] | None = None
 
     def attach(self, segments: Segments) -> None:
         self.segments = segments
@@ -270,24 +269,15 @@ class PartialTopModel(TopModel):
             views = self._views(embeddings, numbers, self.places, draws)
             return self.top.loss(views, self.targets.index_select(0, numbers))
 
-    @torch.no_grad()
-    def outputs(
+    def _outputs(
         self,
         embeddings: Mapping[str, Tensor],
         numbers: Tensor,
+        draws: Weak | None = None,
         known: Sequence[str] | None = None,
     ) -> Tensor:
-        self._only = known
-        try:
-            return super().outputs(embeddings, numbers)
-        finally:
-            self._only = None
-
-    def _outputs(
-        self, embeddings: Mapping[str, Tensor], numbers: Tensor, draws: Weak | None = None
-    ) -> Tensor:
         at = {
-            name: (each[numbers] & (self._only is None or name in self._only)).nonzero()[:, 0]
+            name: (each[numbers] & (known is None or name in known)).nonzero()[:, 0]
             for name, each in self.present.items()
         }
         with self.settings.autocast(self.device):

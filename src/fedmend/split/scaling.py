@@ -9,16 +9,16 @@ is to be expected, for every method.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
+from fedmend.federation.wire import Record
 from fedmend.split.labels import label_loss
 
 FOLDS = 5
@@ -32,7 +32,7 @@ HELD, HELD_BELOW, _HELD_BIAS = 1.0, 0.15, 0.3
 
 
 @dataclass(frozen=True)
-class Scaling:
+class Scaling(Record):
     """p' is the softmax of log p / temperature + bias; `bias`: () or a number for each class."""
 
     temperature: float = 1.0
@@ -87,13 +87,6 @@ class Scaling:
                 count = 1 + classes
         theta = fitted(everything, count)
         return cls(float(theta[0].exp()), tuple(theta[1:].tolist()))
-
-    def to_wire(self) -> dict[str, Any]:
-        return asdict(self) | {"bias": list(self.bias)}
-
-    @classmethod
-    def from_wire(cls, saved: Mapping[str, Any]) -> Scaling:
-        return cls(float(saved["temperature"]), tuple(saved["bias"]))
 
 
 def least(function: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
-from fedmend.errors import ConfigError, DataError, FedmendWarning, ResumeError
+from fedmend.errors import ConfigError, DataError, FedmendWarning, Refused, ResumeError
 from fedmend.federation import Each, Federation, WorkerGroup
 from fedmend.secure.channel import is_sealed, seal_exchange
 from fedmend.split.config import SplitConfig
@@ -409,13 +409,16 @@ class Judged:
 
     model: under which name the parties keep their parts. privacy: under label_dp ε, how often
     labels are reported as they are, and the ε spent so far. notes: what happened in the training
-    that people should know, as sentences.
+    that people should know, as sentences. stays: why nothing that could decide leaves the label
+    party.
     """
 
-    def __init__(self, fed: Federation, label_party: Any, model: str) -> None:
+    stays: ClassVar[str] = ""
+
+    def __init__(self, fed: Federation, label_party: Any, kind: str) -> None:
         self.fed = fed
         self.label_party = label_party
-        self.model = model
+        self.model = f"{kind}-{secrets.token_hex(6)}"
         self.task = ""
         self.classes: list[Any] = []
         self.history: list[dict[str, float]] = []
@@ -430,6 +433,36 @@ class Judged:
 
     def take_about(self, about: Mapping[str, Any]) -> None:
         self.task, self.classes = about["task"], about["classes"]
+
+    def workers(
+        self, fed: Federation, asked: list[str] | None = None
+    ) -> AbstractContextManager[tuple[WorkerGroup, Any]]:
+        """Workers at the passive parties (of which `asked`) and the one where the labels are."""
+        raise NotImplementedError
+
+    def save(self, path: str, member: str = "") -> None:
+        """Every party saves its own part under this name, whole or as a member of a model."""
+        with self.workers(self.fed) as (passive, active):
+            passive.save(path, member)
+            active.save(path, member)
+
+    def load(self, path: str, member: str = "") -> Self:
+        with self.workers(self.fed) as (passive, active):
+            passive.load(path, member)
+            active.load(path, member)
+            self.take_about(active.about())
+        return self
+
+    def hand_out(self, path: str, party: str, manifest: dict[str, Any]) -> None:
+        """Let the label party predict without its partners, by the model under this name."""
+        if party != self.label_party:
+            raise Refused(
+                str(self.label_party),
+                self.stays,
+                f"predict at {self.label_party!r}, or a method whose top can be handed out",
+            )
+        with self.workers(self.fed, []) as (_, active):
+            active.save_manifest(path, manifest)
 
     def judged(self, fed: Federation, segments: Segments) -> AbstractContextManager[Any]:
         """The label party's worker, which has collected the outputs of all of these rows."""
@@ -486,14 +519,13 @@ class SplitNetwork(Judged):
         label_party: str | None = None,
         server: ServerTop | None = None,
         config: SplitConfig,
-        model: str | None = None,
     ) -> None:
         if (label_party is None) == (server is None):
             raise ConfigError("the labels are at a party or at the server: give one of the two")
         if server is not None and config.seal:
             raise ConfigError(CANNOT_SEAL)
         check_names(parties)
-        super().__init__(fed, label_party, model or f"split-{secrets.token_hex(6)}")
+        super().__init__(fed, label_party, "split")
         self.parties = parties
         self.server = server
         self.config = config
@@ -523,19 +555,15 @@ class SplitNetwork(Judged):
         """
         passive = [name for name in self.passive if name in fed.names]
         passive = passive if asked is None else [name for name in passive if name in asked]
-        started = [fed.workers(self.bottom_worker, parties=passive, model=self.model)]
-        try:
+        with fed.workers(self.bottom_worker, parties=passive, model=self.model) as bottoms:
             if self.label_party is None:
-                yield started[0], self.server
+                yield bottoms, self.server
                 return
             party = [self.label_party]
-            started.append(fed.workers(self.top_worker, parties=party, model=self.model))
-            if seal and is_sealed(fed, self.config.seal):
-                seal_exchange(*started)
-            yield started[0], started[1][self.label_party]
-        finally:
-            for group in started:
-                group.stop()
+            with fed.workers(self.top_worker, parties=party, model=self.model) as tops:
+                if seal and is_sealed(fed, self.config.seal):
+                    seal_exchange(bottoms, tops)
+                yield bottoms, tops[self.label_party]
 
     # ------------------------------------------------------------------ training
 
@@ -665,12 +693,6 @@ class SplitNetwork(Judged):
             session.run(session.all_rows)
             yield session.top
 
-    def save(self, path: str, member: str = "") -> None:
-        """Every party saves its own part under this name, whole or as a member of a model."""
-        with self.workers(self.fed) as (bottoms, top):
-            bottoms.save(path, member)
-            top.save(path, member)
-
     def hand_out(self, path: str, party: str, manifest: dict[str, Any]) -> None:
         """Let a party keep, beside its part under this name, what it needs to predict alone."""
         with self.workers(self.fed, [party]) as (bottoms, top):
@@ -682,11 +704,6 @@ class SplitNetwork(Judged):
             at_party.save(path)
             at_party.save_manifest(path, manifest)
 
-    def load(self, path: str, member: str = "") -> Self:
-        with self.workers(self.fed) as (bottoms, top):
-            bottoms.load(path, member)
-            top.load(path, member)
-            about = top.about()
-            self.task, self.classes = about["task"], about["classes"]
-            self.has_imputed = bool(about["imputes"])
-        return self
+    def take_about(self, about: Mapping[str, Any]) -> None:
+        super().take_about(about)
+        self.has_imputed = bool(about["imputes"])

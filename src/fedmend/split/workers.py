@@ -22,7 +22,7 @@ from torch import Tensor
 from fedmend.data.encode import Encoded, Encoder, LabelEncoder
 from fedmend.data.schema import infer_column
 from fedmend.data.table import Table
-from fedmend.errors import DataError, Refused
+from fedmend.errors import DataError, NotFitted, Refused
 from fedmend.federation import COORDINATOR, Site, exposed
 from fedmend.federation.labels import FIRST
 from fedmend.federation.policy import MIN_ROWS
@@ -32,7 +32,7 @@ from fedmend.learn import metrics
 from fedmend.learn.calibration import describe
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
 from fedmend.secure.channel import ExchangeWorker
-from fedmend.split.checkpoints import Checkpointed, digest_of_rows
+from fedmend.split.checkpoints import Checkpointed, KeepsPart, digest_of_rows
 from fedmend.split.config import Settings, SplitConfig, resolve_device
 from fedmend.split.features import (
     ALIGNED,
@@ -64,12 +64,9 @@ from fedmend.split.parts import (
     TopPart,
     ids_of,
     leave_outputs,
-    load_part,
     new_part,
     own_model,
-    part_of,
     read_file,
-    save_part,
     write_file,
     write_json,
 )
@@ -113,11 +110,10 @@ class _Checkpointed(Checkpointed, Trains):
         self.trained.restore(saved)
 
 
-class SplitWorker(_Checkpointed, ExchangeWorker):
+class SplitWorker(KeepsPart, _Checkpointed, ExchangeWorker):
     """What the workers of bottoms and tops have in common: rows, labels, their part of a model."""
 
     parallel_inside = True
-    part_type: ClassVar[type[Any]] = Part
     keeps_numbers: ClassVar[bool] = False
     """Whether a checkpoint names rows by their numbers, so that an order is part of it."""
 
@@ -144,9 +140,6 @@ class SplitWorker(_Checkpointed, ExchangeWorker):
             return str(self.trained.order.batch(int(coming and "embeddings" in kwargs)))
         return digest_of(kwargs["rows"]) if method in OF_ROWS else ""
 
-    def _folder(self, path: str) -> Path:
-        return self.site.folder(path)
-
     @cached_property
     def made_of(self) -> str:
         met = self.site.alignments.get(self.scope)
@@ -170,17 +163,6 @@ class SplitWorker(_Checkpointed, ExchangeWorker):
     def _noise(self) -> np.ndarray | None:
         """P(reported | label), where labels are known through randomised response."""
         return None if self.reported is None else self.reported.response
-
-    def _part(self) -> Any:
-        return part_of(self.site, self.model)
-
-    @exposed(kind="control")
-    def save(self, path: str, member: str = "") -> None:
-        save_part(self.site, self.model, path, member)
-
-    @exposed(kind="control")
-    def load(self, path: str, member: str = "") -> None:
-        load_part(self.site, self.model, path, self.part_type, member)
 
     @exposed(kind="control")
     def save_manifest(self, path: str, manifest: dict[str, Any]) -> None:
@@ -352,6 +334,37 @@ class JudgingWorker(SplitWorker):
         return ordered
 
 
+class AnsweringWorker(JudgingWorker):
+    """Holds outputs of the rows at hand, and tells them, or how good they are."""
+
+    def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
+        super().__init__(site, scope, model=model)
+        self._outputs: np.ndarray | None = None
+
+    @exposed(kind="control")
+    def about(self) -> dict[str, Any]:
+        labels = self._labels()
+        account = None if self.reported is None else self.reported.account
+        return {"task": labels.task, "classes": list(labels.classes_), "label_dp": account}
+
+    @exposed(kind="prediction")
+    def predictions(self, table_order: bool = False) -> np.ndarray:
+        """What was predicted, in the common order or in the order of this party's table."""
+        return self._let_out_in_order(self._rows_used, self._take_outputs(), table_order)
+
+    @exposed(kind="statistic")
+    def metrics(self) -> dict[str, float]:
+        """Of the outputs; through randomised response an estimate of those by true labels."""
+        found = self._labels(), self._targets(), self._take_outputs()
+        return scored(*found, noise=self._noise)
+
+    def _take_outputs(self) -> np.ndarray:
+        outputs, self._outputs = self._outputs, None
+        if outputs is None:
+            raise NotFitted(f"party {self.site.name!r} predicted nothing. Mend: run first")
+        return outputs
+
+
 class BottomSteps(Trains):
     """The steps of a bottom model: embeddings out, their gradients in."""
 
@@ -436,6 +449,7 @@ class TopHolder(_Checkpointed):
     device: torch.device
     trained: Any
     _spans: list[tuple[str, int, int]]
+    _trains = False
 
     def _use(self, trained: TopModel) -> None:
         self.trained = trained
@@ -486,16 +500,14 @@ class TopHolder(_Checkpointed):
             draws = part.imputed.draws(self.trained.embedded(embeddings or {}, numbers, known))
             answers = [self._answers(self.trained.outputs_of(each)) for each in draws]
             outputs = torch.stack(answers).mean(0)
-        self._outputs.append(outputs.cpu().numpy())
+        found = outputs.cpu().numpy()
+        self._outputs.append(found if self._trains else self._scaled(rows, found))
 
     def _answers(self, outputs: Tensor) -> Tensor:
         return outputs if self._part_top().labels.task == "regression" else outputs.softmax(1)
 
-    def _scaled(self, rows: np.ndarray, outputs: np.ndarray, owner: str = "") -> np.ndarray:
-        """Probabilities that can be taken at their word, by the kind of each row.
-
-        owner: as `kind_of` has it.
-        """
+    def _scaled(self, rows: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+        """Probabilities that can be taken at their word, by the kind of each row."""
         scaling = getattr(self._part_top(), "scaling", {})
         usual = usual_scaling(scaling)
         if usual is None:
@@ -503,7 +515,7 @@ class TopHolder(_Checkpointed):
         found = outputs.copy()
         for name, at, end in self._spans:
             inside = (rows >= at) & (rows < end)
-            how = scaling.get(kind_of(name, owner)) or usual
+            how = scaling.get(kind_of(name, self.party or "")) or usual
             if inside.any():
                 found[inside] = how.of(torch.from_numpy(outputs[inside])).numpy()
         return found
@@ -577,7 +589,6 @@ class TopWorker(JudgingWorker, TopHolder):
 
     def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
         super().__init__(site, scope, model=model)
-        self._trains = False
         self._asked: list[np.ndarray] = []
         self._shown: list[np.ndarray] = []
 
@@ -747,8 +758,6 @@ class TopWorker(JudgingWorker, TopHolder):
         alone = self._part().alone
         if alone is None or alone.bottom is None or known != [self.site.name]:
             super().predict_chunk(rows, embeddings, known)
-            if not self._trains:
-                self._outputs[-1] = self._scaled(rows, self._outputs[-1], self.site.name)
         else:
             settings, classes = self.trained.settings, self._part_top().labels.classes_
             features = self._features(alone.bottom, self._rows_used[rows], settings)
@@ -1058,16 +1067,6 @@ class ServerTop(TopHolder):
         assert self.targets is not None
         known = self.targets.sum(1) > 0
         return None if known.all() else np.flatnonzero(known)
-
-    def predict_chunk(
-        self,
-        rows: np.ndarray,
-        embeddings: dict[str, Tensor] | None = None,
-        known: list[str] | None = None,
-    ) -> None:
-        super().predict_chunk(rows, embeddings, known)
-        if not self._trains:
-            self._outputs[-1] = self._scaled(rows, self._outputs[-1])
 
     def learn_scaling(self, rows: np.ndarray, kind: str) -> None:
         """How far the collected outputs of these rows are to be believed, as rows of this kind."""

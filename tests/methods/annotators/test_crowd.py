@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.methods.annotators.in_the_clear import Known, count_votes, expertise, log_evidence
 
 from fedmend.data.crowds import annotators
 from fedmend.methods.annotators import aggregation as crowd
@@ -14,20 +15,14 @@ from fedmend.methods.annotators import aggregation as crowd
 
 def in_the_clear(votes, c, *, smoothing=crowd.SMOOTHING, **options):
     """Dawid–Skene with annotators whose votes are known."""
-    found = SimpleNamespace()
-
-    def evidence(weights: np.ndarray) -> np.ndarray:
-        found.expertise = [crowd.expertise(weights, v, smoothing=smoothing) for v in votes.T]
-        return np.sum([*map(crowd.log_evidence, found.expertise, votes.T)], 0)
-
-    counts = crowd.count_votes(votes, c)
-    found.posterior, _, found.iterations = crowd.dawid_skene(counts, evidence, **options)
-    return found
+    known = Known(votes, smoothing)
+    posterior, _, iterations = crowd.dawid_skene(count_votes(votes, c), known, **options)
+    return SimpleNamespace(posterior=posterior, iterations=iterations, expertise=known.matrices)
 
 
 def test_counts_and_soft_labels_leave_missing_votes_out():
     votes = np.array([[0, 0, 1], [2, -1, 2], [-1, -1, -1]])
-    counts = crowd.count_votes(votes, 3)
+    counts = count_votes(votes, 3)
     assert counts.tolist() == [[2, 1, 0], [0, 0, 2], [0, 0, 0]]
     np.testing.assert_allclose(crowd.soft_labels(counts), [[2 / 3, 1 / 3, 0], [0, 0, 1], [0, 0, 0]])
 
@@ -54,13 +49,13 @@ def test_majority_equals_crowd_kit():
     task, worker = np.indices(votes.shape)
     frame = pd.DataFrame({"task": task.ravel(), "worker": worker.ravel(), "label": votes.ravel()})
     theirs = aggregation.MajorityVote().fit_predict(frame)
-    assert crowd.majority(crowd.count_votes(votes, 3)).tolist() == theirs.tolist()
+    assert crowd.majority(count_votes(votes, 3)).tolist() == theirs.tolist()
 
 
 def test_m_step_by_hand():
     """Two rows surely of class 0, one half and half; the annotator says 0, 1, 1."""
     weights = np.array([[1.0, 0.0], [1.0, 0.0], [0.5, 0.5]])
-    matrix = crowd.expertise(weights, np.array([0, 1, 1]), smoothing=0.0)
+    matrix = expertise(weights, np.array([0, 1, 1]), smoothing=0.0)
     np.testing.assert_allclose(matrix, [[1 / 2.5, 1.5 / 2.5], [0.0, 1.0]])
 
 
@@ -79,11 +74,11 @@ def test_m_step_counts_whatever_the_number_of_classes(n_classes, monkeypatch):
 
 def test_e_step_by_hand():
     matrix = np.array([[0.9, 0.1], [0.3, 0.7]])
-    evidence = crowd.log_evidence(matrix, np.array([0, 1, -1]))
+    evidence = log_evidence(matrix, np.array([0, 1, -1]))
     np.testing.assert_allclose(np.exp(evidence), [[0.9, 0.3], [0.1, 0.7], [1.0, 1.0]])
     posterior = crowd.combine(np.log(np.full((3, 2), 0.5)), evidence)
     np.testing.assert_allclose(posterior, [[0.75, 0.25], [0.125, 0.875], [0.5, 0.5]])
-    assert crowd.log_evidence(np.eye(2), np.array([0]))[0, 1] == -30.0
+    assert log_evidence(np.eye(2), np.array([0]))[0, 1] == -30.0
 
 
 def slow_dawid_skene(votes: np.ndarray, c: int, iterations: int) -> np.ndarray:
@@ -137,9 +132,9 @@ def test_dawid_skene_equals_crowd_kit(iterations):
 
 def test_agreement_notices_parties_no_better_than_chance():
     truth = np.random.default_rng(0).integers(0, 2, 4000)
-    good = crowd.agreement(crowd.count_votes(annotators(truth, rates=[0.3, 0.3, 0.4]), 2))
-    guesses = crowd.agreement(crowd.count_votes(annotators(truth, rates=[0.5, 0.5, 0.5]), 2))
-    at_odds = crowd.agreement(crowd.count_votes(annotators(truth, rates=[0.3, 0.7], seed=2), 2))
+    good = crowd.agreement(count_votes(annotators(truth, rates=[0.3, 0.3, 0.4]), 2))
+    guesses = crowd.agreement(count_votes(annotators(truth, rates=[0.5, 0.5, 0.5]), 2))
+    at_odds = crowd.agreement(count_votes(annotators(truth, rates=[0.3, 0.7], seed=2), 2))
     assert good.beats_chance
     assert not guesses.beats_chance
     assert not at_odds.beats_chance

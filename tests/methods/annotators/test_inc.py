@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tests.methods.annotators.in_the_clear import count_votes, expertise
 
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, FedmendWarning, NotFitted, ResumeError
@@ -46,7 +47,7 @@ class Spoken:
 
     def evidence(self, weights: np.ndarray | None = None) -> np.ndarray:
         if weights is not None:
-            self.matrices = [crowds.expertise(weights, v, smoothing=0.0) for v in self.votes.T]
+            self.matrices = [expertise(weights, v, smoothing=0.0) for v in self.votes.T]
         pieces = []
         for matrix, votes in zip(self.matrices, self.votes.T, strict=True):
             with np.errstate(divide="ignore"):
@@ -67,7 +68,7 @@ T2 = np.array([[0.8 / 1.7, 0.9 / 1.7], [0.2 / 1.3, 1.1 / 1.3]])
 
 def test_published_step_by_hand():
     """Eq. 4 with T = I: ỹ is the mean of ŷ and the one-hot votes."""
-    correction = Correction(Spoken(VOTES, "row", 2), crowds.count_votes(VOTES, 2), "row")
+    correction = Correction(Spoken(VOTES, "row", 2), count_votes(VOTES, 2), "row")
     correction.step(PREDICTED)
     expected = (PREDICTED + np.array([[2, 0], [1, 1], [0, 2]])) / 3
     np.testing.assert_allclose(correction.posterior, expected)
@@ -78,18 +79,18 @@ def test_published_step_by_hand():
 
 
 def test_product_weighs_by_votes_first_and_by_its_posterior_then():
-    counts = crowds.count_votes(VOTES, 2)
+    counts = count_votes(VOTES, 2)
     annotators = Spoken(VOTES, "product", 2)
     correction = Correction(annotators, counts, "product")
     correction.step(PREDICTED)
     first = (PREDICTED + counts) / 3
-    t1 = crowds.expertise(first, VOTES[:, 0], smoothing=0.0)
-    t2 = crowds.expertise(first, VOTES[:, 1], smoothing=0.0)
+    t1 = expertise(first, VOTES[:, 0], smoothing=0.0)
+    t2 = expertise(first, VOTES[:, 1], smoothing=0.0)
     expected = PREDICTED * np.stack([t1[:, 0] * t2[:, 0], t1[:, 0] * t2[:, 1], t1[:, 1] * t2[:, 1]])
     expected /= expected.sum(1, keepdims=True)
     np.testing.assert_allclose(correction.posterior, expected, rtol=1e-5)
     correction.step(PREDICTED)
-    t1 = crowds.expertise(expected, VOTES[:, 0], smoothing=0.0)
+    t1 = expertise(expected, VOTES[:, 0], smoothing=0.0)
     np.testing.assert_allclose(annotators.matrices[0], t1, rtol=1e-5)
 
 
@@ -152,7 +153,7 @@ def test_the_expertise_found_is_the_expertise_there(crowd_of):
     crowd = crowd_of(rows=800, rates=(0.1, 0.3, 0.4))
     model = InC(**QUICK).fit(crowd.fed)
     for number, party in enumerate(("p0", "p1", "p2")):
-        empirical = crowds.expertise(np.eye(3)[crowd.truth], crowd.votes[:, number])
+        empirical = expertise(np.eye(3)[crowd.truth], crowd.votes[:, number])
         assert np.abs(model.expertise_[party] - empirical).max() < 0.06
     believed = [model.standing_[party]["believed"] for party in ("p0", "p1", "p2")]
     assert believed == sorted(believed, reverse=True)
@@ -163,7 +164,7 @@ def test_of_two_helpers_the_one_that_has_not_seen_a_row_is_asked(crowd_of):
     crowd = crowd_of()
     model, rows = InC(**QUICK | {"crossfit": True}), len(crowd.truth)
     features, _ = crowd_roster(crowd.fed, None)
-    soft = crowds.soft_labels(crowds.count_votes(crowd.votes, 3))
+    soft = crowds.soft_labels(count_votes(crowd.votes, 3))
     named: Any = SimpleNamespace(classes=["a", "b", "c"])
     with ExitStack() as stack:
         made = model._classifier(stack, Fitting(crowd.fed, features, named, soft), soft)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from tests.methods.annotators.in_the_clear import Known, count_votes
 
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
@@ -64,7 +65,7 @@ def test_a_fit_that_was_stopped_leaves_the_labels_of_the_one_before(method, crow
 def test_majority_labels(crowd_of):
     crowd = crowd_of(rates=(0.2, 0.2, 0.2, 0.2), missing=0.3)
     model = MJ(**QUICK | {"epochs": 1}).fit(crowd.fed)
-    counts = crowds.count_votes(crowd.votes, 3)
+    counts = count_votes(crowd.votes, 3)
     known = counts.sum(1) > 0
     chosen = model.posterior_.argmax(1)[known]
     np.testing.assert_array_equal(counts[known, chosen], counts[known].max(1))
@@ -74,18 +75,12 @@ def test_majority_labels(crowd_of):
 def test_dawid_skene_over_parties_is_dawid_skene(crowd_of):
     crowd = crowd_of(missing=0.1)
     model = EM(**QUICK | {"epochs": 1}).fit(crowd.fed)
-    skills: list[np.ndarray] = []
-
-    def evidence(weights: np.ndarray) -> np.ndarray:
-        skills[:] = [crowds.expertise(weights, said) for said in crowd.votes.T]
-        return np.sum([*map(crowds.log_evidence, skills, crowd.votes.T)], 0)
-
-    counts = crowds.count_votes(crowd.votes, 3)
-    posterior, _, iterations = crowds.dawid_skene(counts, evidence)
+    known = Known(crowd.votes)
+    posterior, _, iterations = crowds.dawid_skene(count_votes(crowd.votes, 3), known)
     # evidence is summed in fixed point, and weights travel as float32
     np.testing.assert_allclose(model.posterior_, posterior, atol=5e-3)
     assert abs(model.iterations_ - iterations) <= 3
-    for matrix, party in zip(skills, crowd.fed.names, strict=True):
+    for matrix, party in zip(known.matrices, crowd.fed.names, strict=True):
         np.testing.assert_allclose(model.expertise_[party], matrix, atol=2e-3)
 
 

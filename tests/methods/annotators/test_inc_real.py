@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tests.methods.annotators.in_the_clear import Known, count_votes
 
 from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
@@ -55,12 +56,7 @@ def test_labelme_59_annotators_are_59_parties():
     ).fit(fed)
     truth = train.y.to_numpy(np.int64)
     found = model.posterior_.argmax(1)
-
-    def evidence(weights: np.ndarray) -> np.ndarray:
-        spoken = [crowds.log_evidence(crowds.expertise(weights, v), v) for v in votes.T]
-        return np.sum(spoken, 0)
-
-    inferred, _, _ = crowds.dawid_skene(crowds.count_votes(votes, 8), evidence)
+    inferred, _, _ = crowds.dawid_skene(count_votes(votes, 8), Known(votes))
     assert (found == truth).mean() > (inferred.argmax(1) == truth).mean() + 0.02
     accuracy = (model.predict(fed.on("test")) == test.y.to_numpy(np.int64)).mean()
     assert accuracy > 0.80

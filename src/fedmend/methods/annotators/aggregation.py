@@ -30,18 +30,6 @@ def one_hot(votes: np.ndarray, n_classes: int) -> np.ndarray:
     return said
 
 
-def count_votes(votes: np.ndarray, n_classes: int) -> np.ndarray:
-    """How many annotators say what. **Shape** [n, K] -> [n, C] int64.
-
-    >>> count_votes(np.array([[0, 1, 1], [-1, 0, -1]]), 2).tolist()
-    [[1, 2], [1, 0]]
-    """
-    counts = np.zeros((len(votes), n_classes), np.int64)
-    for column in votes.T:
-        counts += one_hot(column, n_classes)
-    return counts
-
-
 def soft_labels(counts: np.ndarray) -> np.ndarray:
     """Votes as shares; a row nobody labelled stays all zeros."""
     return counts / np.maximum(counts.sum(1, keepdims=True), 1)
@@ -95,16 +83,6 @@ class Sayings:
         return counts
 
 
-def expertise(
-    weights: np.ndarray, votes: np.ndarray, *, smoothing: float = SMOOTHING
-) -> np.ndarray:
-    """One annotator's T from how likely each class is for each row (the M-step).
-
-    **Shape** weights [n, C], votes [n] -> [C, C], rows sum to 1.
-    """
-    return in_shares(Sayings(votes).when(weights), smoothing)
-
-
 def in_shares(counts: np.ndarray, smoothing: float = SMOOTHING) -> np.ndarray:
     """Counts [true, said] as P(said | true)."""
     counts = counts + smoothing
@@ -112,12 +90,6 @@ def in_shares(counts: np.ndarray, smoothing: float = SMOOTHING) -> np.ndarray:
 
 
 # ---------------------------------------------------------------------------------- E-step
-
-
-def log_evidence(matrix: np.ndarray, votes: np.ndarray, floor: float = -30.0) -> np.ndarray:
-    """log P(this vote | true class), zeros where there is no vote. **Shape** [n, C]."""
-    table = np.vstack([np.log(np.maximum(matrix, np.exp(floor))).T, np.zeros(len(matrix))])
-    return table[votes]
 
 
 def combine(log_prior: np.ndarray, evidence: np.ndarray) -> np.ndarray:
@@ -134,8 +106,8 @@ def dawid_skene(
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """The true classes from the votes alone: posterior, what was said last, how many iterations.
 
-    evidence: given how likely each class is for each row, the annotators estimate their
-    T, and tell the sum of what it says of their votes (`log_evidence`). **Shape** all [n, C].
+    evidence: given how likely each class is for each row, the annotators estimate their T, and tell
+    the sum of log P(this vote | class), 0 for a missing vote. **Shape** all [n, C].
     It stops when a row with votes moves by less than `tolerance` on average. (The likelihood is no
     judge of that: it hardly rises for many steps in which labels still change.)
     """

@@ -86,11 +86,8 @@ class Annotators:
                 party=parties[0] if parties else None,
                 mend="fm.VFL learns from the labels of a single party",
             )
-        if key_holder is not None and key_holder not in fed.names:
-            raise ConfigError(
-                f"key_holder={key_holder!r} is not in the federation. "
-                f"Mend: one of {', '.join(fed.names)}"
-            )
+        if key_holder is not None:
+            fed.require_party("key_holder", key_holder)
         self.fed = fed
         self.parties = list(parties)
         self.classes: list[Any] = []

@@ -70,6 +70,7 @@ LEAST_PROBABILITY = 1e-6
 """Below this a network's probability is rounding, not evidence."""
 
 
+@dataclass
 class Correction:
     """Stage 2's EM, at the server: holds ŷ's successor ỹ and never a single vote.
 
@@ -79,21 +80,15 @@ class Correction:
     on each row were explained by what was predicted of it.
     """
 
-    def __init__(
-        self,
-        annotators: Annotators,
-        counts: np.ndarray,
-        rule: str,
-        start: np.ndarray | None = None,
-    ) -> None:
-        self.start = start
-        self.annotators = annotators
-        self.rule = rule
-        self.counts = counts
-        self.posterior: np.ndarray | None = None
-        self.labels = counts.argmax(1)
-        self.weights: np.ndarray | None = None
-        self.losses = np.zeros(0)
+    annotators: Annotators
+    counts: np.ndarray
+    rule: str
+    start: np.ndarray | None = None
+    posterior: np.ndarray | None = None
+    weights: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        self.labels, self.losses = self.counts.argmax(1), np.zeros(0)
 
     def step(self, predicted: np.ndarray) -> dict[str, float]:
         """One M- and E-step: the share of corrected labels that changed, and how well the votes

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,8 +27,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fedmend._parameters import POSITIVE, Rules, at_least, check_values, one_of, parameters
-from fedmend.errors import ConfigError, FedmendError, FedmendWarning, Refused, ResumeError
-from fedmend.federation import Federation, require_federation
+from fedmend.errors import ConfigError, FedmendError, FedmendWarning, ResumeError
+from fedmend.federation import Federation, WorkerGroup, require_federation
 from fedmend.learn.metrics import LOWER_IS_BETTER, pretty
 from fedmend.methods.auto.folds import fold, forget, number_folds
 from fedmend.methods.auto.worker import ALONE, SHARED, BlendWorker
@@ -118,8 +117,10 @@ class BlendNetwork(Judged):
     members: fitted estimators by slug. weights: by kind of row and slug.
     """
 
-    def __init__(self, fed: Federation, label_party: str, model: str | None = None) -> None:
-        super().__init__(fed, label_party, model or f"auto-{secrets.token_hex(6)}")
+    stays = "several models decide, and stay with it"
+
+    def __init__(self, fed: Federation, label_party: str) -> None:
+        super().__init__(fed, label_party, "auto")
         self.members: dict[str, Any] = {}
         self.weights: dict[str, dict[str, float]] = {}
 
@@ -147,6 +148,14 @@ class BlendNetwork(Judged):
         return {slug: each * scale for slug, each in some.items()}
 
     @contextmanager
+    def workers(
+        self, fed: Federation, asked: list[str] | None = None
+    ) -> Iterator[tuple[WorkerGroup, Any]]:
+        """The label party's alone: others are asked by the members."""
+        with fed.workers(BlendWorker, parties=[self.label_party], model=self.model) as group:
+            yield group, group[self.label_party]
+
+    @contextmanager
     def judged(self, fed: Federation, segments: Segments) -> Iterator[Any]:
         """The label party's worker, with what the members together say of these rows."""
         parts = []
@@ -156,8 +165,7 @@ class BlendNetwork(Judged):
             for slug, name in names.items():
                 self.members[slug].network_.leave_outputs(fed, [[segment, count]], name)
             parts.append({"names": list(names.values()), "weights": list(heard.values())})
-        with fed.workers(BlendWorker, parties=[self.label_party], model=self.model) as workers:
-            worker = workers[self.label_party]
+        with self.workers(fed) as (_, worker):
             worker.attach([list(each) for each in segments])
             worker.mix(parts)
             yield worker
@@ -173,17 +181,6 @@ class BlendNetwork(Judged):
             workers.load(path, member)
             self.take_about(workers[self.label_party].about())
         return self
-
-    def hand_out(self, path: str, party: str, manifest: dict[str, Any]) -> None:
-        """Let the label party predict without its partners, by the models under this name."""
-        if party != self.label_party:
-            raise Refused(
-                self.label_party,
-                "several models decide, and stay with it",
-                f"predict at {self.label_party!r}, or a method whose top can be handed out",
-            )
-        with self.fed.workers(BlendWorker, parties=[party], model=self.model) as workers:
-            workers[party].save_manifest(path, manifest)
 
 
 # ---------------------------------------------------------------- the choice
@@ -313,23 +310,17 @@ class _Contest:
                 done = number * len(self.candidates) + at + 1
                 self.progress(f"fold {number + 1}", done, total, {})
         self.able()
-        with self._worker(held) as worker:
+        with self.network.workers(held) as (_, worker):
             worker.collect(names, number, counts.aligned, met)
         forget(*made[:2])
         if len(made) > 2:
             forget(*made[2:])
 
-    @contextmanager
-    def _worker(self, fed: Federation) -> Iterator[Any]:
-        party, model = self.network.label_party, self.network.model
-        with fed.workers(BlendWorker, parties=[party], model=model) as workers:
-            yield workers[party]
-
     def choose(self, metric: str) -> dict[str, Any]:
         able = self.able()
         own = [each.slug for each in able if not METHODS[each.name].partners]
         completed = [each.slug for each in able if each.completed]
-        with self._worker(self.fed) as worker:
+        with self.network.workers(self.fed) as (_, worker):
             return dict(worker.choose([each.slug for each in able], own, completed, metric))
 
     # ------------------------------------------------------------ interruptions

@@ -18,10 +18,9 @@ from fedmend.federation import Site, exposed
 from fedmend.federation.bound import declare
 from fedmend.federation.rows import Asked
 from fedmend.methods.auto.blend import Held, nested, pool_of, pooled, score_of
-from fedmend.split.answers import AnsweringWorker
 from fedmend.split.features import spans
 from fedmend.split.parts import ids_of, keep_part, take_outputs
-from fedmend.split.workers import has_label
+from fedmend.split.workers import AnsweringWorker, has_label
 
 SHARED, ALONE = "shared", "alone"
 """Kinds of rows: the label party and some partner know them, or the label party alone."""
@@ -85,12 +84,6 @@ class BlendWorker(AnsweringWorker):
         keep_part(self.site, self.model, BlendPart(encoder, labels))
         self.site.state[self._votes_name] = Votes()
         return {"least": self.site.rows.least} | ({} if labels is None else self.about())
-
-    @exposed(kind="control")
-    def about(self) -> dict[str, Any]:
-        labels = self._labels()
-        account = None if self.reported is None else self.reported.account
-        return {"task": labels.task, "classes": list(labels.classes_), "label_dp": account}
 
     @property
     def _votes_name(self) -> str:

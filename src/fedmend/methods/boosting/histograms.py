@@ -6,12 +6,17 @@ the sums for B alone); the other modes go through `ProductSession`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from scipy.sparse import csr_array
 
+from fedmend.errors import DataError, NotFitted
+from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
+from fedmend.methods.boosting.bins import CutTable
+from fedmend.methods.boosting.boost import Boosting
 from fedmend.secure.channel import SealingWorker
 from fedmend.secure.columns import Columns, hold_columns, keep_products
 from fedmend.secure.histogram_product import HALF, BinsSide, Helper, MaskKey, NumbersSide
@@ -30,16 +35,32 @@ LARGEST = 1 << 2 * HALF  # no sum of magnitudes of both halves together is large
 class BinsWorker(SealingWorker):
     """A's side of the histograms; `indicators` [n, stored] must be there.
 
-    model: under which name the site keeps what products are taken of.
+    model: under which name the site keeps what products are taken of. A cut is known outside by its
+    number in `_table` only; `_codes` are the bin numbers of the rows.
     """
 
     role, counterpart = "bins", "numbers"
     model: str
     indicators: csr_array
+    _table: CutTable
+    _codes: np.ndarray
 
     def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
         super().__init__(site, scope, **params)
         self._products: BinsSide | None = None
+
+    @exposed(kind="side", takes={"request": "control"})
+    def sides_for(self, to: str, request: Sealed) -> Sealed:
+        """On which side of the asked cuts every row lies, as bits encrypted for B."""
+        cuts = self._own_cuts(self.open(request, sender=to, kind="control"))
+        sides = [self._table.goes_left(cut, self._codes) for cut in cuts]
+        return self.seal(np.packbits(np.stack(sides), axis=1), to=to, kind="side")
+
+    def _own_cuts(self, request: Sequence[int]) -> list[int]:
+        cuts = [int(cut) for cut in request]
+        if any(not 0 <= cut < len(self._table) for cut in cuts):
+            raise DataError(f"there are {len(self._table)} cuts only", mend="ask for one of them")
+        return cuts
 
     def _with(self, other: str) -> BinsSide:
         """The products with B; one object for the life of this worker, which counts its masks."""
@@ -70,6 +91,13 @@ class SumsWorker(SealingWorker):
     role, counterpart = "numbers", "bins"
     model: str
     numbers: np.ndarray
+    _boosting: Boosting | None = None
+
+    @property
+    def boosting(self) -> Boosting:
+        if self._boosting is None:
+            raise NotFitted(f"party {self.site.name!r} grows no trees yet. Mend: begin first")
+        return self._boosting
 
     def numbers_for(self, other: str) -> np.ndarray:
         """The numbers of the rows that A (`other`) knows."""
@@ -150,7 +178,7 @@ class DealerHistograms:
     """The coordinator's half in mode ``dealer``."""
 
     def __init__(self, models: Between, length: int, stored: int, number: int) -> None:
-        self.models, self.length, self._number = models, length, number
+        self.models, self._number = models, number
         start = self._next()
         self._helper = Helper(models.at_a.mask_bins(models.b, start, length))
         models.at_b.unmask_with(models.a, start, length, stored)
@@ -176,7 +204,7 @@ class SessionHistograms:
     """The coordinator's half in the other modes."""
 
     def __init__(self, models: Between, length: int, stored: int, number: int) -> None:
-        self.models, self.length, self._number = models, length, number
+        self.models, self._number = models, number
         models.at_a.load_bins(length)
         fixed = Columns(models.a, "state", {"key": f"{models.model}:bins"})
         view = models.scoped("rows", length)

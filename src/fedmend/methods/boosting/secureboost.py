@@ -26,8 +26,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -47,14 +46,7 @@ from fedmend._parameters import (
     parameters,
 )
 from fedmend.data.encode import Encoder, LabelEncoder
-from fedmend.errors import (
-    AlignmentError,
-    ConfigError,
-    DataError,
-    NotFitted,
-    Refused,
-    ResumeError,
-)
+from fedmend.errors import ConfigError, DataError, Refused, ResumeError
 from fedmend.federation import Each, Federation
 from fedmend.federation.bound import but, declare
 from fedmend.federation.rows import Asked
@@ -75,26 +67,23 @@ from fedmend.methods.boosting.grow import Growth, Tree, trees_from_wire, trees_t
 from fedmend.methods.boosting.histograms import (
     BinsWorker,
     DealerHistograms,
+    Histograms,
     SessionHistograms,
     SumsWorker,
 )
 from fedmend.methods.network import FEW_ROWS, LabelledEstimator, LocalOnly
-from fedmend.split.answers import JUDGED, AnsweringWorker
-from fedmend.split.checkpoints import Checkpointed, digest_of_rows
+from fedmend.split.checkpoints import KeepsPart, digest_of_rows
 from fedmend.split.features import Segments, check_names, own_rows, presence
 from fedmend.split.labels import account_of, row_confidence, warn_of_noise
 from fedmend.split.parts import (
     ids_of,
     keep_part,
     leave_outputs,
-    load_part,
-    part_of,
     read_json,
-    save_part,
     write_json,
 )
-from fedmend.split.training import Judged
-from fedmend.split.workers import has_label
+from fedmend.split.training import Judged, Progress
+from fedmend.split.workers import JUDGED, AnsweringWorker, has_label
 
 if TYPE_CHECKING:
     import os
@@ -111,7 +100,6 @@ OWN_BINS = 255
 CHECKPOINT_EVERY = 10  # trees
 WORTH_ASKING_LESS = 0.75  # of the bins that are asked for; to encrypt so few anew takes two trees
 STATE = "trees.json"
-Progress = Callable[[str, int, int, dict[str, float]], None]
 
 
 # ---------------------------------------------------------------------------------- what is kept
@@ -249,13 +237,14 @@ class TreesPart:
 # ---------------------------------------------------------------------------------- the parties
 
 
-class PassiveTrees(Checkpointed, BinsWorker):
+class PassiveTrees(KeepsPart, BinsWorker):
     """A partner: bin numbers of its columns. A cut is known outside by its number only.
 
     met: the scope in which its rows and the label party's are aligned, if that is another.
     """
 
     conversation = "boosted trees"
+    part_type = OwnColumns
 
     def __init__(self, site: Site, scope: str = "train", *, model: str, met: str = "") -> None:
         super().__init__(site, scope)
@@ -266,14 +255,8 @@ class PassiveTrees(Checkpointed, BinsWorker):
     @exposed(kind="count")
     def create(self, bins: int) -> list[list[Any]]:
         """Bins of this party's columns, fitted on aligned rows; tells their layouts, no names."""
-        aligned, least = self._aligned, self.site.policy.min_intersection
-        aligned = aligned[self._observed(aligned)]
-        if len(aligned) < least:
-            raise AlignmentError(
-                f"party {self.site.name!r} takes part from {least} aligned rows on, here are "
-                f"{len(aligned)}. Mend: more common rows, or a smaller min_intersection in its "
-                "policy"
-            )
+        aligned = self._aligned[self._observed(self._aligned)]
+        self.site.policy.admit_aligned(self.site.name, len(aligned))
         own = OwnColumns.fit(self.table, aligned, bins, max(1, self.site.rows.least))
         keep_part(self.site, self.model, own)
         return own.layouts
@@ -304,7 +287,7 @@ class PassiveTrees(Checkpointed, BinsWorker):
         self._take(rows[rows >= 0])
 
     def _take(self, rows: np.ndarray) -> None:
-        own = self._columns()
+        own: OwnColumns = self._part()
         self._table = CutTable(own.layouts)
         self._codes = own.codes(self.table.take(rows))
         missing = np.array([each.bins for each in own.columns], np.int16)
@@ -314,13 +297,6 @@ class PassiveTrees(Checkpointed, BinsWorker):
         """Which of these rows this party has seen; the cells of others a method has made up."""
         trust = row_confidence(self.site, self.scope.partition("@")[0])
         return np.ones(len(rows), bool) if trust is None else trust[rows] == 1.0
-
-    @exposed(kind="side", takes={"request": "control"})
-    def sides_for(self, to: str, request: Sealed) -> Sealed:
-        """On which side of the asked cuts every row lies, as bits encrypted for B."""
-        cuts = self._own_cuts(self.open(request, sender=to, kind="control"))
-        sides = [self._table.goes_left(cut, self._codes) for cut in cuts]
-        return self.seal(np.packbits(np.stack(sides), axis=1), to=to, kind="side")
 
     @exposed(kind="count", takes={"request": "control"})
     def leave_out(self, to: str, request: Sealed) -> int:
@@ -334,31 +310,10 @@ class PassiveTrees(Checkpointed, BinsWorker):
     def made_of(self) -> str:
         return digest_of_rows(self.table.features, self._aligned)
 
-    def _folder(self, path: str) -> Path:
-        return self.site.folder(path)
-
-    @exposed(kind="control")
-    def save(self, path: str, member: str = "") -> None:
-        save_part(self.site, self.model, path, member)
-
-    @exposed(kind="control")
-    def load(self, path: str, member: str = "") -> None:
-        load_part(self.site, self.model, path, OwnColumns, member)
-
     @exposed(kind="statistic")
     def column_names(self) -> list[str]:
         """What the columns with bins are called."""
-        return [each.column.name for each in self._columns().columns]
-
-    def _own_cuts(self, request: Sequence[int]) -> list[int]:
-        cuts = [int(cut) for cut in request]
-        if any(not 0 <= cut < len(self._table) for cut in cuts):
-            raise DataError(f"there are {len(self._table)} cuts only", mend="ask for one of them")
-        return cuts
-
-    def _columns(self) -> OwnColumns:
-        found: OwnColumns = part_of(self.site, self.model)
-        return found
+        return [each.column.name for each in self._part().columns]
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         return [self._aligned]
@@ -373,13 +328,11 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
 
     def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
         super().__init__(site, scope, model=model)
-        self._segments: Segments = []
         self._known: dict[int, np.ndarray] = {}
         self._met: dict[str, np.ndarray] = {}
         self._asked: list[tuple[int, str, int]] = []
         self._sums: dict[str, np.ndarray] = {}
         self._left: dict[str, LeftToAsk] = {}
-        self._boosting: Boosting | None = None
         self._weight_column: str | None = None
 
     # ------------------------------------------------------------------ training
@@ -445,12 +398,6 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
             value=value,
             mend="a number for every labelled row, 1 on average, in the weight_column",
         )
-
-    @exposed(kind="control")
-    def about(self) -> dict[str, Any]:
-        labels = self._part().labels
-        account = None if self.reported is None else self.reported.account
-        return {"task": labels.task, "classes": list(labels.classes_), "label_dp": account}
 
     @exposed(kind="control")
     def begin(
@@ -628,12 +575,6 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         sides = np.unpackbits(saved["sides"], axis=1, count=len(self._rows_used)).astype(bool)
         self._known.update(zip(saved["known"], sides, strict=True))
 
-    @property
-    def boosting(self) -> Boosting:
-        if self._boosting is None:
-            raise NotFitted(f"party {self.site.name!r} grows no trees yet. Mend: begin first")
-        return self._boosting
-
     # ------------------------------------------------------------------ predicting
 
     @exposed(kind="control")
@@ -702,7 +643,6 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
     # ------------------------------------------------------------------ parts
 
     def _take(self, segments: list[Any]) -> None:
-        self._segments = [list(each) for each in segments]
         self._rows_used = self._rows(segments)
         self._known.clear()
         self._outputs = None
@@ -768,6 +708,8 @@ class TreeEnsemble(Judged):
     history: an entry for each tree that is kept; best_epoch: how many these are.
     """
 
+    stays = "trees tell of its labels and stay with it"
+
     def __init__(
         self,
         fed: Federation,
@@ -775,10 +717,9 @@ class TreeEnsemble(Judged):
         parties: list[str],
         label_party: str,
         how: SecureBoost,
-        model: str | None = None,
     ) -> None:
         check_names(parties)
-        super().__init__(fed, label_party, model or f"trees-{secrets.token_hex(6)}")
+        super().__init__(fed, label_party, "trees")
         self.parties, self.config = parties, how
         self.folder: Path | None = None
         self._stored: dict[str, int] = {}
@@ -798,17 +739,15 @@ class TreeEnsemble(Judged):
         """
         names = [name for name in (self.passive if asked is None else asked) if name in fed.names]
         where = Each({name: met[name].scope if met else "" for name in names})
-        started = [fed.workers(PassiveTrees, parties=names, model=self.model, met=where)]
-        try:
-            started.append(fed.workers(ActiveTrees, parties=[self.label_party], model=self.model))
-            passive, active = started[0], started[1][self.label_party]
+        with (
+            fed.workers(PassiveTrees, parties=names, model=self.model, met=where) as passive,
+            fed.workers(ActiveTrees, parties=[self.label_party], model=self.model) as group,
+        ):
+            active = group[self.label_party]
             if names:  # partners meet the label party, not each other
                 active.meet(passive.public_key())
                 passive.meet({self.label_party: active.public_key()})
             yield passive, active
-        finally:
-            for group in started:
-                group.stop()
 
     # ------------------------------------------------------------------ training
 
@@ -882,7 +821,7 @@ class TreeEnsemble(Judged):
             active.load_checkpoint(str(self.folder), at.number)
             passive.load_checkpoint(str(self.folder), at.number)
         kind = DealerHistograms if how.mode == "dealer" else SessionHistograms
-        histograms: dict[str, DealerHistograms | SessionHistograms] = {}
+        histograms: dict[str, Histograms] = {}
         for tree in range(at.grown, at.trees):
             for name, request in active.leave_out().items() if self.passive else ():
                 self._stored[name] = passive[name].leave_out(self.label_party, request)
@@ -890,8 +829,9 @@ class TreeEnsemble(Judged):
                     self._numbers[name] = histograms.pop(name).close()
             for name in self.passive:
                 if self._stored[name] and name not in histograms:
+                    b, at_a = self.label_party, passive[name]
                     histograms[name] = kind(
-                        self._pair(passive[name], active, name, met[name]),
+                        _Pair(name, b, self.model, how.mode, met[name], at_a, active),
                         _aligned(met[name]),
                         self._stored[name],
                         self._numbers.get(name, 0),
@@ -925,10 +865,6 @@ class TreeEnsemble(Judged):
                 name for name in known if _aligned(pairs[name]) - _aligned(self.fed) >= least[name]
             ]
         return {name: pairs[name] if name in known else self.fed for name in pairs}
-
-    def _pair(self, partner: Any, active: Any, name: str, view: Federation) -> _Pair:
-        mode = self.config.mode
-        return _Pair(name, self.label_party, self.model, mode, view, partner, active)
 
     def _tree(
         self,
@@ -1024,30 +960,6 @@ class TreeEnsemble(Judged):
         told = pd.DataFrame(rows, columns=["party", "column", "gain"])
         told["gain"] /= max(float(told["gain"].sum()), 1e-300)
         return told.sort_values("gain", ascending=False, ignore_index=True, kind="stable")
-
-    def save(self, path: str, member: str = "") -> None:
-        """Every party saves its own part under this name, whole or as a member of a model."""
-        with self.workers(self.fed) as (passive, active):
-            passive.save(path, member)
-            active.save(path, member)
-
-    def load(self, path: str, member: str = "") -> TreeEnsemble:
-        with self.workers(self.fed) as (passive, active):
-            passive.load(path, member)
-            active.load(path, member)
-            self.take_about(active.about())
-        return self
-
-    def hand_out(self, path: str, party: str, manifest: dict[str, Any]) -> None:
-        """Let the label party predict without its partners, by the model under this name."""
-        if party != self.label_party:
-            raise Refused(
-                str(self.label_party),
-                "trees tell of its labels and stay with it",
-                f"predict at {self.label_party!r}, or a method whose top can be handed out",
-            )
-        with self.workers(self.fed, []) as (_, active):
-            active.save_manifest(path, manifest)
 
 
 # ---------------------------------------------------------------------------------- estimators

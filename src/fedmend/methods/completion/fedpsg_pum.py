@@ -312,11 +312,8 @@ class FedPSGPUM(Estimator):
                 "a federation of one party has nothing to complete. Mend: two or more"
             )
         counts = fed.alignment.unaligned
-        if self.source is not None and self.source not in fed.names:
-            raise ConfigError(
-                f"source={self.source!r} is not in the federation. Mend: one of "
-                + ", ".join(fed.names)
-            )
+        if self.source is not None:
+            fed.require_party("source", self.source)
         if self.direction == "both":
             found = [name for name in fed.names if counts[name]]
         else:

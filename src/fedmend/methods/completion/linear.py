@@ -33,7 +33,7 @@ from scipy.special import expit, softmax
 
 from fedmend._parameters import Rules, at_least, check_values
 from fedmend.data.encode import Encoder
-from fedmend.errors import DataError, NotFitted
+from fedmend.errors import NotFitted
 from fedmend.federation.federation import Federation
 from fedmend.federation.site import Site
 from fedmend.federation.wire import Sealed
@@ -333,11 +333,7 @@ class LinearFeatures(TargetWorker):
         """Draw new coordinates; tells how many there are."""
         self._rotated = rotate(self.columns)
         if self._rotated.rank == 0:
-            raise DataError(
-                "no column varies, so nothing can be predicted from them",
-                party=self.site.name,
-                mend="give the party columns with one value a row that vary",
-            )
+            raise self.nothing_varies()
         return self._rotated.rank
 
     @property

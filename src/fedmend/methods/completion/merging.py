@@ -340,15 +340,9 @@ def _stacked(tables: list[Table]) -> Table:
 
 
 def _concatenated(parts: list[pd.Series]) -> pd.Series:
-    if isinstance(parts[0].dtype, pd.CategoricalDtype):
-        return pd.Series(
-            pd.Categorical(
-                [value for part in parts for value in part],
-                categories=parts[0].dtype.categories,
-                ordered=parts[0].dtype.ordered,
-            )
-        )
     filled = [part for part in parts if len(part)] or parts[:1]
+    if isinstance(parts[0].dtype, pd.CategoricalDtype):
+        filled = [part.astype(parts[0].dtype) for part in filled]
     return pd.concat(filled, ignore_index=True)
 
 

@@ -28,7 +28,7 @@ import pandas as pd
 from fedmend.data.encode import as_numbers, from_numbers
 from fedmend.data.schema import Column
 from fedmend.data.table import Table
-from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted
+from fedmend.errors import ConfigError, DataError, NotFitted
 from fedmend.federation.federation import Federation
 from fedmend.federation.rows import Asked
 from fedmend.federation.site import Alignment, Site
@@ -236,21 +236,22 @@ class TargetWorker(SealingWorker):
     ) -> None:
         super().__init__(site, scope)
         self.beyond = beyond
-        least = site.policy.min_intersection
-        if len(self.alignment.aligned) < least:
-            raise AlignmentError(
-                f"party {site.name!r} takes part from {least} aligned rows on, here are "
-                f"{len(self.alignment.aligned)}. Mend: more common rows, or a smaller "
-                "min_intersection in its policy"
-            )
+        self.aligned = len(self.alignment.aligned)
+        site.policy.admit_aligned(site.name, self.aligned)
         self.model = model
         self.rows = own_rows(site.name, segments, self.alignment, len(self.table))
-        self.aligned = len(self.alignment.aligned)
 
     def features(self) -> Table:
         """A: its numbered rows, without columns that lie beyond the aligned rows' values."""
         table = self.table.take(self.rows)
         return table if self.beyond else table.select(columns_within(table, self.aligned))
+
+    def nothing_varies(self) -> DataError:
+        return DataError(
+            "no column varies, so nothing can be predicted from them",
+            party=self.site.name,
+            mend="give the party columns with one value a row that vary",
+        )
 
     @exposed(kind="statistic")
     def left_out(self) -> list[str]:

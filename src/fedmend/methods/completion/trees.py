@@ -37,7 +37,7 @@ from fedmend._parameters import (
     check_values,
 )
 from fedmend.data.encode import as_numbers, positions
-from fedmend.errors import DataError, NotFitted, Refused
+from fedmend.errors import Refused
 from fedmend.federation.federation import Federation
 from fedmend.federation.site import Site
 from fedmend.federation.wire import Sealed
@@ -112,11 +112,7 @@ class TreeFeatures(BinsWorker, TargetWorker):
             if made.bins + made.missing > 1:
                 self._binned.append(made)
         if not varied:
-            raise DataError(
-                "no column varies, so nothing can be predicted from them",
-                party=site.name,
-                mend="give the party columns with one value a row that vary",
-            )
+            raise self.nothing_varies()
         self._codes = np.zeros((len(self._binned), len(table)), np.int16)
         for number, each in enumerate(self._binned):
             self._codes[number] = each.codes
@@ -129,12 +125,8 @@ class TreeFeatures(BinsWorker, TargetWorker):
         """Per column its kind, number of bins, and whether cells are missing; no names."""
         return [each.layout for each in self._binned]
 
-    @exposed(kind="side", takes={"request": "control"})
-    def sides_for(self, to: str, request: Sealed) -> Sealed:
-        """On which side of the asked cuts every row lies, as bits encrypted for B."""
-        cuts = [int(cut) for cut in self.open(request, sender=to, kind="control")]
-        if any(not 0 <= cut < len(self._table) for cut in cuts):
-            raise DataError(f"there are {len(self._table)} cuts only", mend="ask for one of them")
+    def _own_cuts(self, request: Sequence[int]) -> list[int]:
+        cuts = super()._own_cuts(request)
         self._disclosed |= set(cuts)
         if self._disclose is not None and len(self._disclosed) > self._disclose:
             raise Refused(
@@ -142,8 +134,7 @@ class TreeFeatures(BinsWorker, TargetWorker):
                 f"{len(self._disclosed)} cuts were asked for, {self._disclose} may be told",
                 "a larger disclose=",
             )
-        sides = [self._table.goes_left(cut, self._codes) for cut in cuts]
-        return self.seal(np.packbits(np.stack(sides), axis=1), to=to, kind="side")
+        return cuts
 
 
 # ---------------------------------------------------------------------------------- at B
@@ -166,13 +157,6 @@ class TreeTargets(SumsWorker, StoreWorker):
         self._known: dict[int, np.ndarray] = {}
         self._asked: list[int] = []
         self._settled: set[str] = set()
-        self._boosting: Boosting | None = None
-
-    @property
-    def boosting(self) -> Boosting:
-        if self._boosting is None:
-            raise NotFitted(f"party {self.site.name!r} grows no trees yet. Mend: begin first")
-        return self._boosting
 
     @exposed(kind="control", takes={"layouts": "count"})
     def begin(self, layouts: Sequence[Sequence[Any]], length: int) -> bool:

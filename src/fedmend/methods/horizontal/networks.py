@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from fedmend.errors import ConfigError, FedmendWarning
-from fedmend.learn.nets import Batch, Bottom, BottomSpec, ResNet8, SmallCNN, initialise
+from fedmend.learn.nets import Batch, Bottom, BottomSpec, ResNet8, SmallCNN, Spec, initialise
 from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
 
 KINDS = ("mlp", "cnn", "resnet8")
@@ -25,7 +24,7 @@ Inputs = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
-class NetSpec:
+class NetSpec(Spec):
     """A client network: "mlp" for tables, "cnn" or "resnet8" for images.
 
     numeric, cardinalities, hidden: of a table's columns and of the layers between.
@@ -52,15 +51,6 @@ class NetSpec:
             problems.append(f"channels must be at least 1, got {self.channels}")
         if problems:
             raise ConfigError(problems)
-
-    def to_dict(self) -> dict[str, Any]:
-        values = asdict(self)
-        return {**values, "cardinalities": list(self.cardinalities), "hidden": list(self.hidden)}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> NetSpec:
-        lists = {key: tuple(values[key]) for key in ("cardinalities", "hidden")}
-        return cls(**{**values, **lists})
 
 
 class TableNet(nn.Module):
@@ -169,7 +159,7 @@ class FlatNet:
         self.module = build_net(spec).to(device, dtype)
         self._fast = fast_path(self.module, device) if half else None
         parameters = list(self.module.parameters())
-        self.optimizer = FlatOptimizer(parameters, optimizer, aligned=True)
+        self.optimizer = FlatOptimizer(parameters, optimizer)
         self.values = self.optimizer.values
         statistics = _statistics(self.module)
         self.statistics = torch.cat([*(each.reshape(-1) for each in statistics), self.values[:0]])

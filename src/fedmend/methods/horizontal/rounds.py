@@ -14,8 +14,9 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from fedmend._parameters import NOT_NEGATIVE, Rules, at_least, check_values, one
 from fedmend.errors import ConfigError, DataError, FedmendWarning
 from fedmend.federation.randomness import stream
 from fedmend.learn.augment import on_device
+from fedmend.learn.nets import Spec
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.methods.horizontal.local_methods import (
     MEASURES,
@@ -56,7 +58,7 @@ it saves: its members wait for each other in every one of many small calls."""
 
 
 @dataclass(frozen=True)
-class RoundSettings:
+class RoundSettings(Spec):
     """A client's round.
 
     epochs: an epoch is n_unlabelled // batch_size steps (SAGE's code). batch_size: labelled rows of
@@ -94,14 +96,9 @@ class RoundSettings:
         """Steps of a round at a client with so many unlabelled rows."""
         return self.epochs * max(1, n_unlabelled // self.batch_size)
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> RoundSettings:
-        optimizer = dict(values["optimizer"])
-        optimizer["betas"] = tuple(optimizer["betas"])
-        return cls(**{**values, "optimizer": OptimizerSpec(**optimizer)})
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        return cls(**{**values, "optimizer": OptimizerSpec.from_dict(values["optimizer"])})
 
 
 class Pool:
@@ -157,16 +154,14 @@ class Pool:
         if id(self.views) not in moved:
             dtype = settings.image_dtype if images else settings.dtype
             moved[id(self.views)] = self.views.to(device, dtype)
-        pool = object.__new__(Pool)
-        pool.__dict__.update(self.__dict__)
+        pool = copy(self)
         pool.views = moved[id(self.views)]
         pool.labels, pool.truth = self.labels.to(device), self.truth.to(device)
         return pool
 
     def without(self, rows: np.ndarray) -> Pool:
         """The same rows but these, which are only looked at then."""
-        pool, out = object.__new__(Pool), torch.from_numpy(rows)
-        pool.__dict__.update(self.__dict__)
+        pool, out = copy(self), torch.from_numpy(rows)
         pool.labelled = self.labelled[~torch.isin(self.labelled, out)]
         pool.unlabelled = self.unlabelled[~torch.isin(self.unlabelled, out)]
         return pool

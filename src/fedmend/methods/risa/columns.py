@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedmend.federation.wire import Record
 from fedmend.learn.nets import Batch
 from fedmend.split.features import ALIGNED
 from fedmend.split.labels import expected, label_loss
@@ -45,7 +46,7 @@ Weaker ones than the first win on few rows by chance only, and then do harm.
 
 
 @dataclass(frozen=True)
-class Columns:
+class Columns(Record):
     """The columns of a party, as its additive evidence sees them.
 
     cuts: per numeric column where it is cut. used: which of all columns (numbers, steps,
@@ -81,20 +82,6 @@ class Columns:
             pieces.append(torch.nn.functional.one_hot(codes, cardinality).float())
         return torch.cat(pieces, 1)
 
-    def to_wire(self) -> dict[str, Any]:
-        return {
-            "cardinalities": list(self.cardinalities),
-            "cuts": [each.cpu() for each in self.cuts],
-            "used": self.used.cpu(),
-            "centre": self.centre.cpu(),
-        }
-
-    @classmethod
-    def from_wire(cls, saved: Mapping[str, Any]) -> Columns:
-        return cls(
-            tuple(saved["cardinalities"]), tuple(saved["cuts"]), saved["used"], saved["centre"]
-        )
-
 
 def _cuts(values: Tensor) -> Tensor:
     distinct = values.unique()
@@ -107,7 +94,7 @@ def _cuts(values: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Scores:
+class Scores(Record):
     """A party's learnt weights: `aligned` beside others' opinions, `alone` without any.
 
     **Shape** [p, K] each.
@@ -124,15 +111,11 @@ class Scores:
         return matrix @ both
 
     def to_wire(self) -> dict[str, Any]:
-        return {
-            "columns": self.columns.to_wire(),
-            "aligned": self.aligned.cpu(),
-            "alone": self.alone.cpu(),
-        }
+        return super().to_wire() | {"columns": self.columns.to_wire()}
 
     @classmethod
     def from_wire(cls, saved: Mapping[str, Any]) -> Scores:
-        return cls(Columns.from_wire(saved["columns"]), saved["aligned"], saved["alone"])
+        return super().from_wire({**saved, "columns": Columns.from_wire(saved["columns"])})
 
 
 class Ridge:

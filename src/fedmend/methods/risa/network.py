@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from fedmend.data.encode import Encoded
 from fedmend.errors import DataError
+from fedmend.federation.wire import Record
 from fedmend.learn.nets import (
     Batch,
     Bottom,
@@ -92,7 +93,7 @@ def draw(module: nn.Module, generator: torch.Generator) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class EnsembleSpec:
+class EnsembleSpec(Spec):
     """So many bottoms of one shape."""
 
     member: BottomSpec
@@ -101,13 +102,6 @@ class EnsembleSpec:
     @property
     def out(self) -> int:
         return self.member.out * self.members
-
-    @property
-    def numeric(self) -> int:
-        return self.member.numeric
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"member": self.member.to_dict(), "members": self.members}
 
 
 class Beside(nn.Module):
@@ -185,7 +179,7 @@ _ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
-class MeanRow:
+class MeanRow(Record):
     """The mean of some rows. `codes` holds, per nominal column, the share of every code."""
 
     numeric: Tensor
@@ -198,17 +192,6 @@ class MeanRow:
             tuple(each.to(device, dtype) for each in self.codes),
             tuple(each.to(device, dtype) for each in self.blocks),
         )
-
-    def to_wire(self) -> dict[str, Any]:
-        return {
-            "numeric": self.numeric.cpu(),
-            "codes": [each.cpu() for each in self.codes],
-            "blocks": [each.cpu() for each in self.blocks],
-        }
-
-    @classmethod
-    def from_wire(cls, saved: Mapping[str, Any]) -> MeanRow:
-        return cls(saved["numeric"], tuple(saved["codes"]), tuple(saved["blocks"]))
 
 
 def mean_row(encoded: Encoded, overlapping: np.ndarray, *, party: str | None = None) -> MeanRow:

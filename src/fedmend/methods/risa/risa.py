@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -234,34 +234,30 @@ class EvidenceNetwork(SplitNetwork):
             top.drop()
 
 
+@dataclass
 class Stages:
     """One fit of `network`; `segments` are the overlapping rows, then each party's own.
 
-    calibration: how far each source is trusted, by kind of row. collapsed: rows known to all are
-    judged no better than the shares of the classes would. selection: what every selection dropped.
-    chosen: per passive party the rows that got a pseudo-label.
+    folder: of its checkpoints; resumed: it goes on with what is there. calibration: how far each
+    source is trusted, by kind of row. collapsed: rows known to all are judged no better than the
+    shares of the classes would. selection: what every selection dropped. chosen: per passive party
+    the rows that got a pseudo-label.
     """
 
-    def __init__(
-        self,
-        model: RISA,
-        network: EvidenceNetwork,
-        segments: list[list[object]],
-        progress: Progress | None,
-        checkpoint: str | os.PathLike[str] | None,
-        resume: bool,
-    ) -> None:
-        self.model = model
-        self.network = network
-        self.segments = segments
-        self.progress = progress
-        self.completed = network.fed.alignment.completed
-        self.folder = network.folder = Path(checkpoint) if checkpoint is not None else None
-        self.resumed = resume
-        self.calibration: dict[str, Any] = {}
-        self.collapsed = False
-        self.selection: list[dict[str, Any]] = []
-        self.chosen: dict[str, np.ndarray] = {}
+    model: RISA
+    network: EvidenceNetwork
+    segments: list[list[object]]
+    progress: Progress | None
+    folder: Path | None
+    resumed: bool
+    calibration: dict[str, Any] = field(default_factory=dict)
+    collapsed: bool = False
+    selection: list[dict[str, Any]] = field(default_factory=list)
+    chosen: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.network.folder = self.folder
+        self.completed = self.network.fed.alignment.completed
 
     def run(self) -> None:
         teacher = None

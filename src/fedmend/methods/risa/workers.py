@@ -22,8 +22,6 @@ from fedmend.data.encode import LabelEncoder
 from fedmend.errors import DataError
 from fedmend.federation import Site, exposed
 from fedmend.federation.rows import Asked
-from fedmend.learn import metrics
-from fedmend.learn.calibration import describe
 from fedmend.methods.risa.columns import ALONE, Columns, Ridge, Scores, Sum, mixed
 from fedmend.methods.risa.network import (
     JOINT,
@@ -60,6 +58,7 @@ from fedmend.split.workers import (
     has_label,
     require_outputs_of,
     row_numbers,
+    scored,
 )
 
 _WITHOUT = "without "
@@ -615,17 +614,8 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
     def metrics(self, rows: np.ndarray | None = None) -> dict[str, float]:
         """Metrics of the collected rows against their labels; unlabelled rows left out."""
         self._require_outputs_of(None)
-        targets, p, _ = self._against_labels()
-        return metrics.classification(targets, p, self._noise)
-
-    @exposed(kind="statistic")
-    def uncertainty_report(self) -> dict[str, Any]:
-        """How much the uncertainty is worth on the collected rows that have a label."""
-        self._require_outputs_of(None)
-        targets, p, _ = self._against_labels()
-        return describe(
-            p, metrics.expected_error(p), targets, noise=self._noise, least=self.site.rows.least
-        )
+        found = self._labels(), self._targets(), self._take_outputs()
+        return scored(*found, noise=self._noise)
 
     @exposed(kind="statistic")
     def mass(self) -> float:
@@ -652,11 +642,6 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
     def _require_outputs_of(self, rows: np.ndarray | None) -> None:
         self._asked = self._rows_judged()
         super()._require_outputs_of(rows)
-
-    def _against_labels(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        targets, (p, u) = self._targets(), self._all_opinions()
-        known = targets >= 0
-        return targets[known], p[known], u[known]
 
     @exposed(kind="prediction")
     def predictions(self, table_order: bool = False) -> dict[str, np.ndarray]:  # type: ignore[override]

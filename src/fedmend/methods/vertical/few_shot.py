@@ -31,7 +31,6 @@ from fedmend.errors import DataError
 from fedmend.federation import Each, exposed
 from fedmend.federation.bound import declare
 from fedmend.federation.rows import Asked
-from fedmend.learn.augment import Weak
 from fedmend.learn.nets import Bottom, initialise, mlp
 from fedmend.methods.network import SplitEstimator
 from fedmend.methods.vertical.local import LocalTrainer, RowViews
@@ -204,7 +203,7 @@ class HeadModel(TopModel):
     held: dict[str, Tensor]
 
     def _outputs(
-        self, embeddings: Mapping[str, Tensor], numbers: Tensor, draws: Weak | None = None
+        self, embeddings: Mapping[str, Tensor], numbers: Tensor, *_: object, **__: object
     ) -> Tensor:
         return self._top_of({name: each[numbers] for name, each in self.held.items()})
 
@@ -299,7 +298,6 @@ class FewShotNetwork(SplitNetwork):
 
     bottom_worker = GradientWorker
     top_worker = HeadWorker
-    joined: dict[str, float]
 
     def fit(
         self,
@@ -320,7 +318,6 @@ class FewShotNetwork(SplitNetwork):
                     party=self.label_party,
                     mend="VFL or LocalVFL",
                 )
-            self.joined = {}
             rounds = int(self.config.options["rounds"])
             for number in range(1, rounds + 1):
                 self._round(number, rounds, session, progress)
@@ -350,10 +347,10 @@ class FewShotNetwork(SplitNetwork):
             known = session.top.labelled()
             group.begin(self.config.to_wire(), len(self.classes), seed, known, session.validation)
             for done in range(0, total, STRIDE):
-                self.joined = group.advance(STRIDE)
+                joined = group.advance(STRIDE)
                 if progress is not None:
                     at = (number - 1) * total + min(done + STRIDE, total)
-                    progress("local training", at, rounds * total, dict(self.joined))
+                    progress("local training", at, rounds * total, dict(joined))
 
     def _head(self, session: Session, number: int, progress: Progress | None) -> None:
         """A fresh head on the embeddings the label party holds."""

@@ -8,6 +8,7 @@ few of them in a weak view and many in a strong one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from fedmend.split.models import one_cycle
 WEAK_CORRUPTION = 0.1
 
 
+@dataclass
 class RowViews:
     """Draws views of rows.
 
@@ -30,17 +32,10 @@ class RowViews:
     which is where the rows are.
     """
 
-    def __init__(
-        self,
-        features: Features,
-        generator: torch.Generator,
-        on_device: torch.Generator,
-        corruption: float = 0.6,
-    ) -> None:
-        self.features = features
-        self.corruption = corruption
-        self.generator = generator
-        self.on_device = on_device
+    features: Features
+    generator: torch.Generator
+    on_device: torch.Generator
+    corruption: float = 0.6
 
     def plain(self, numbers: Tensor) -> Batch:
         return self.features.batch(numbers)
@@ -59,10 +54,10 @@ class RowViews:
         return self._corrupted(batch._replace(blocks=blocks), self.corruption)
 
     def _shifted(self, numbers: Tensor) -> Batch:
-        if not any(block.dim() == 4 for block in self.features.blocks):
-            return self.features.batch(numbers)
-        draws = draw_weak(len(numbers), self.generator, PAD).to(numbers.device)
         batch = self.features.batch(numbers)
+        if not any(block.dim() == 4 for block in batch.blocks):
+            return batch
+        draws = draw_weak(len(numbers), self.generator, PAD).to(numbers.device)
         return batch._replace(blocks=tuple(augmented(block, draws) for block in batch.blocks))
 
     def _corrupted(self, batch: Batch, share: float) -> Batch:
@@ -114,7 +109,7 @@ class LocalTrainer:
         self.views, self.settings, self.steps = views, settings, steps
         self.helper: Any = initialise(helper, views.generator).to(self.device, settings.dtype)
         trained = [*self.bottom.parameters(), *self.helper.parameters()]
-        self._optimizer = FlatOptimizer(trained, settings.optimizer, aligned=True)
+        self._optimizer = FlatOptimizer(trained, settings.optimizer)
         self.done = 0
 
     def update(self, loss: Callable[..., Tensor], *given: Any) -> Tensor:

@@ -163,23 +163,18 @@ class PretrainedSession(Session):
             return
         fed, config = network.fed, network.config
         epochs = int(config.options["pretraining"]["epochs"])
-        losses: dict[str, list[float]] = {name: [] for name in network.parties}
         with fed.workers(PretrainWorker, parties=network.parties, model=network.model) as group:
             group.begin(config.to_wire())
             for number in range(1, epochs + 1):
                 seed = epoch_seed(fed.seed, config.seed, -number % 2**31)
-                for name, loss in group.epoch(seed).items():
-                    losses[name].append(float(loss))
+                told = group.epoch(seed)
                 if network.progress is not None:
-                    now = {f"loss {name}": values[-1] for name, values in losses.items()}
+                    now = {f"loss {name}": float(loss) for name, loss in told.items()}
                     network.progress("pretrain", number, epochs, now)
-        network.pretrain_losses = losses
 
 
 class PretrainedNetwork(SplitNetwork):
-    """pretrain_losses: per party, epoch by epoch."""
-
-    pretrain_losses: dict[str, list[float]]
+    """A split network whose bottoms are pre-trained."""
 
     session_type = PretrainedSession
 
