@@ -75,12 +75,18 @@ class Record:
     """A dataclass of numbers, words, tensors and tuples: its fields as a wire value, and back."""
 
     def to_wire(self) -> dict[str, Any]:
-        return dict(vars(self))
+        return {name: _on_cpu(each) for name, each in vars(self).items()}
 
     @classmethod
     def from_wire(cls, saved: Mapping[str, Any]) -> Self:
         # Earlier versions wrote tuples as lists.
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in saved.items()})
+
+
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_on_cpu(each) for each in value)
+    return value.cpu() if is_tensor(value) else value
 
 
 class Measure(NamedTuple):
