@@ -142,7 +142,7 @@ def test_postcodes_keep_their_zeros_when_nominal(csv):
         (PEOPLE, {"columns": ["aeg"]}, "no such column.*mean 'age'"),
         (PEOPLE, {"kinds": {"ages": "integer"}}, "no such column .named in kinds.*mean 'age'"),
         (PEOPLE, {"id": "id", "kinds": {"city": "integer"}}, r"'city'.*seen: 'Ulm'.*Mend"),
-        (PEOPLE.replace(",", ";"), {"id": "id"}, "delimiter=';'"),
+        (PEOPLE.replace(",", ";"), {"id": "id"}, "delimiter=';', or write it with ','"),
         ("id,x\n1,2\n1,3\n", {"id": "id"}, r"column 'id': duplicate id.*people.csv.*seen: 1"),
         ("id,x\n1,2\n,3\n", {"id": "id"}, "column 'id': missing id in 1 row"),
         ("id,x\n1,inf\n2,3\n", {"id": "id"}, "column 'x': infinite value in 1 of 2"),

@@ -307,7 +307,7 @@ class _CSV:
             raise DataError(
                 f"there is no such {what}; the header is one cell that holds {other!r}",
                 column=name,
-                mend=f"read it with delimiter={other!r}",
+                mend=f"read it with delimiter={other!r}, or write it with {self.delimiter!r}",
             )
         require_name(name, header, what)
 
