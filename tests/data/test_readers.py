@@ -32,6 +32,13 @@ def csv(tmp_path):
 PEOPLE = "id,age,income,city,default\n3,31,1.5,Ulm,no\n1,45,,NA,yes\n2,28,2.5,Bonn,no\n"
 
 
+def test_a_label_that_a_parquet_file_remembers_can_be_left_out(tmp_path):
+    table = Table([3, 1], {"age": [31, 45], "bad": ["no", "yes"]}, label="bad")
+    table.to_parquet(tmp_path / "people.parquet", id="customer")
+    rows = read(tmp_path / "people.parquet", drop=["bad"])
+    assert rows.label is None and rows.names == ["age"] and rows.ids.tolist() == [3, 1]
+
+
 def test_what_is_no_table_is_told_with_the_mend():
     frame = pd.DataFrame({"id": [1, 2], "x": [0.5, 1.5]})
     with pytest.raises(DataError, match="column 'id': this is the index of the data frame.*reset_"):
@@ -135,7 +142,7 @@ def test_postcodes_keep_their_zeros_when_nominal(csv):
         (PEOPLE, {"columns": ["aeg"]}, "no such column.*mean 'age'"),
         (PEOPLE, {"kinds": {"ages": "integer"}}, "no such column .named in kinds.*mean 'age'"),
         (PEOPLE, {"id": "id", "kinds": {"city": "integer"}}, r"'city'.*seen: 'Ulm'.*Mend"),
-        (PEOPLE.replace(",", ";"), {"id": "id"}, "delimiter=';'"),
+        (PEOPLE.replace(",", ";"), {"id": "id"}, "delimiter=';', or write it with ','"),
         ("id,x\n1,2\n1,3\n", {"id": "id"}, r"column 'id': duplicate id.*people.csv.*seen: 1"),
         ("id,x\n1,2\n,3\n", {"id": "id"}, "column 'id': missing id in 1 row"),
         ("id,x\n1,inf\n2,3\n", {"id": "id"}, "column 'x': infinite value in 1 of 2"),

@@ -93,7 +93,9 @@ def test_nobody_in_common_and_one_class(annotators):
     apart = {"a": ["x"] * 10 + [None] * 10, "b": [None] * 10 + ["x"] * 10}
     found = label_agreement(annotators(apart), classes=["x", "y"])
     assert found.pairs[0].kappa is None and found.pairs[0].rows is None and found.alpha is None
-    assert found.words[0].startswith("a and b label too few rows in common to be compared. Mend:")
+    assert found.words[0].startswith(
+        "a and b label too few of the rows that all annotators know to be compared. Mend:"
+    )
     same = label_agreement(annotators({"a": ["x"] * 10, "b": ["x"] * 10}), classes=["x", "y"])
     assert same.words == [
         "a and b give the same label to 100 % of 10 rows; all these labels are of one class."

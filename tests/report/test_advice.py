@@ -103,6 +103,17 @@ def test_what_is_seen_and_recommended(case):
     assert written == (found.methods if found.choosing is None else chosen)
 
 
+def test_what_pictures_take_is_not_told_by_the_rates_of_tables():
+    clinics = [party(name, 300, 100, {"image": 1}) for name in ("north", "south")]
+    for found in (
+        advice_of(clinics, None, shape="horizontal"),
+        advice_of([LEFT, party("right", 900, columns={"integer": 3})], 100),
+    ):
+        assert found.whole is None and found.to_dict()["seconds"] is None
+        assert not any(" s" in line and " MB" in line for line in found.words)
+        assert all(tear.seconds is None for tear in found.tears)
+
+
 def test_advice_in_words():
     few, block, partner, choose, begin = advice_of([BANK, TELCO], 100).words
     assert "100 of bank's 1,000 rows are shared" in few
@@ -115,7 +126,7 @@ def test_advice_in_words():
     assert not any("RISA" in line for line in advice_of([BANK, TELCO], 100, **NUMBERS).words)
     beside = [LEFT, party("right", 900, columns={"image": 1, "integer": 3})]
     pictures = advice_of(beside, 100).words
-    assert "RISA for images trains on the other 900 too" in pictures[0]
+    assert "RISA for images trains on the other 900 too, each trusted by evidence (" in pictures[0]
     assert "900 rows lack right's 3 columns" in pictures[1]
     kappa, choose, _ = advice_of(DOCTORS, 400, **FAR).words
     assert "kappa of 0.41" in kappa

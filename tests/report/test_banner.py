@@ -72,6 +72,13 @@ def test_switches_that_are_on_are_not_offered() -> None:
     assert "embedding = 4" not in lowers, "five networks send five embeddings"
 
 
+def test_sealing_is_offered_to_methods_only_that_can() -> None:
+    (lowers,) = banner_of(SPLIT, [("inc", VFL), ("majority", VFL)]).lowers
+    assert "seal" not in lowers and "label_dp = 2" in lowers
+    (lowers,) = banner_of(SPLIT, [("inc", VFL), ("clean", VFL)]).lowers
+    assert "seal = true" in lowers
+
+
 def test_a_switch_for_two_kinds_is_offered_once() -> None:
     votes = crossing("bank", "coordinator", "votes", 10)
     (lowers,) = banner_of([*SPLIT, votes], [("vfl", VFL)]).lowers

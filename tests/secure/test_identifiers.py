@@ -109,13 +109,20 @@ def test_how_many_are_shared_by_each_rule():
     assert shared_by_rule([["007", "7"], [7]]) == {"exact": 0, "text": 1}
 
 
+def test_zeros_that_one_of_three_parties_lost_are_noticed():
+    whole = [f"{number:05d}" for number in range(3_333, 100_000, 3_333)]
+    shared = shared_by_rule([whole, [int(each) for each in whole], whole])
+    assert shared == {"exact": 30, "text": 84, "number": 90}
+    assert better_rule(shared, "exact") == "number"
+
+
 @pytest.mark.parametrize(
     ("shared", "rule", "better"),
     [
         ({"exact": 0, "text": 0, "number": 0}, "exact", "exact"),
         ({"exact": 0, "text": 1, "number": 2}, "exact", "number"),
-        ({"exact": 100, "text": 105, "number": 109}, "exact", "exact"),
-        ({"exact": 100, "text": 150, "number": 155}, "exact", "text"),
+        ({"exact": 100, "text": 101, "number": 102}, "exact", "exact"),
+        ({"exact": 100, "text": 150, "number": 152}, "exact", "text"),
         ({"exact": 100, "text": 100, "number": 180}, "text", "number"),
         ({"exact": 100, "text": 180}, "number", "text"),
     ],

@@ -143,7 +143,7 @@ BAD = [
     ([1], 422, "rows by party"),
     ({}, 422, "rows by party"),
     ({"bank": {"id": 1}}, 422, "list of objects"),
-    ({"shop": [{"id": 1}]}, 422, "no party 'shop'"),
+    ({"shop": [{"id": 1}]}, 422, "no party 'shop' in the run. Mend: name one of bank"),
     ({"bank": []}, 422, "no rows"),
     ({"bank": [{"a": 1.0, "b": 1.0, "city": "Ulm"}]}, 422, "'bank'.*'id'"),
     ({"bank": [{"id": 1, "a": 1.0, "b": 1.0}]}, 422, "'bank'.*'city'.*Mend"),
@@ -164,7 +164,7 @@ def test_bad_requests_are_answered(server):
     row = {"id": 1, "a": 1.0, "b": 0.0, "city": "Rome", "shoes": "2024-05-01"}
     status, found = ask(server.address, {"bank": [row]})
     assert status == 200
-    assert any("'Rome'" in note for note in found["notes"])
+    assert any("'Rome' in 1 row, which" in note for note in found["notes"])
     assert any("'shoes'" in note for note in found["notes"])
 
 

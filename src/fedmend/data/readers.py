@@ -307,7 +307,7 @@ class _CSV:
             raise DataError(
                 f"there is no such {what}; the header is one cell that holds {other!r}",
                 column=name,
-                mend=f"read it with delimiter={other!r}",
+                mend=f"read it with delimiter={other!r}, or write it with {self.delimiter!r}",
             )
         require_name(name, header, what)
 
@@ -394,6 +394,7 @@ def _from_parquet(file: Path, raw: bytes, wanted: _Wanted) -> Table:
     notes, noted = _notes(file, arrow)
     id = wanted.id if wanted.id is not None else notes.get("id")
     label = wanted.label if wanted.label is not None else notes.get("label")
+    label = None if label in wanted.drop else label
     names = wanted.names(wanted.id, wanted.label)
     for needed in [id, label, *(names or [])]:
         if needed is not None:

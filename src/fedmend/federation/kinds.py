@@ -16,7 +16,7 @@ class Switch:
     """A parameter of methods that lowers what a kind tells, and what that was measured to cost.
 
     at_most: values up to this one do as well; without it, any that is set. not_for: methods that
-    have the parameter, and tell as much with it.
+    have the parameter, and tell as much with it or refuse it.
     """
 
     parameter: str
@@ -32,7 +32,10 @@ class Switch:
         return isinstance(value, (int, float)) and value <= self.at_most
 
 
-SEAL = Switch("seal", "seal = true (between machines by itself)", "no price but time")
+SEAL = Switch(
+    *("seal", "seal = true (between machines by itself)", "no price but time"),
+    not_for=("inc", "majority", "dawid-skene", "random-labeller"),  # whose top the coordinator has
+)
 """Of all kinds that parties exchange: against the coordinator."""
 _LABEL_DP = Switch(
     "label_dp", "label_dp = 2", "a price of .003 to .013 of the AUC with two classes"

@@ -345,8 +345,9 @@ def _overlap_problems(config: Config, found: Findings) -> Iterator[str]:
     if shared.get(rule) and better != rule:
         found.notes.append(
             f"align.normalise = {rule!r}: {shared[rule]:,} ids are shared, and {shared[better]:,} "
-            f"if they are compared by {better!r}. Mend: normalise = {better!r} under [align], if "
-            "these are the same people"
+            f"if they are compared by {better!r}"
+            + " (added up over every two parties)" * (len(found.tables) > 2)
+            + f". Mend: normalise = {better!r} under [align], if these are the same people"
         )
 
 

@@ -203,8 +203,8 @@ def _as_text(texts: pd.Series, taken: str) -> Iterator[tuple[str, str]]:
         )
     elif numbers.mean() < MOSTLY_NUMBERS <= texts.str.fullmatch(AMOUNT).mean():
         yield (
-            f"its values look like numbers (such as {texts.iloc[0]!r}), but they are taken for "
-            f"{taken}",
+            f"its values look like numbers (such as {max(texts, key=len)!r}), but they are taken "
+            f"for {taken}",
             "write plain numbers, without units or signs between thousands; decimal = ',' at the "
             "party where a comma is the decimal sign",
         )

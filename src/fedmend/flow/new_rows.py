@@ -23,6 +23,7 @@ from fedmend.errors import DataError, FedmendWarning
 from fedmend.flow.config import PartySettings
 from fedmend.flow.config.sniffing import looked_at
 from fedmend.flow.reading import csv_form
+from fedmend.report.amounts import counted
 
 VALUES_NAMED = 5
 
@@ -169,8 +170,8 @@ def _unseen(table: Table, schema: Schema, party: str) -> None:
             values = table.frame[name][at].unique().tolist()
             _note(
                 party,
-                f"column {name!r} has {_named(values)} in {int(at.sum()):,} rows, which the model "
-                "has never seen: taken for unknown",
+                f"column {name!r} has {_named(values)} in {counted(int(at.sum()), 'row')}, which "
+                "the model has never seen: taken for unknown",
             )
 
 

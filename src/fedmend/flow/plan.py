@@ -21,7 +21,7 @@ from fedmend.flow.config.settings import (
     slug_of,
 )
 from fedmend.methods.costs import Cost, Facts, cost_of_alignment
-from fedmend.methods.registry import ANNOTATED, METHODS, estimate, method_class, record_of
+from fedmend.methods.registry import ANNOTATED, METHODS, estimate, method_class, rated, record_of
 from fedmend.report.record import COMPLETED
 
 BOOSTING, ALONE = "boosting", "local-trees"
@@ -215,8 +215,7 @@ class Plan:
 
         def add(name: str, title: str, sizes: Facts, params: dict[str, Any]) -> None:
             before = found.get(title) or Cost(0.0, 0)
-            rated = name == AUTO or record_of(name).rate is not None
-            found[title] = before + estimate(name, sizes, params) if rated else None
+            found[title] = before + estimate(name, sizes, params) if rated(name, sizes) else None
 
         if correct is not None:
             rows = (among if correct.among == "labellers" else None) or facts.aligned

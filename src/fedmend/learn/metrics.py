@@ -18,6 +18,13 @@ def pretty(metric: str) -> str:
     return _WRITTEN.get(metric, metric.replace("_", " "))
 
 
+def score_text(value: float) -> str:
+    """A score as people read it: ``0.836``, and an error in euros ``1,162.4``."""
+    size = abs(value)
+    places = 3 if size < 10 else 2 if size < 100 else 1 if size < 10_000 else 0
+    return f"{value:,.{places}f}"
+
+
 def counted(y: np.ndarray, n_classes: int, noise: np.ndarray | None = None) -> np.ndarray:
     """How far each row counts for each class: 1 for its own. **Shape** y [n]; [n, C].
 

@@ -21,8 +21,9 @@ class Facts:
     rows, features: by party. labellers: the parties with a label column. aligned: rows known to
     all, None in a horizontal federation. training: the share of the rows that is trained on.
     classes: of the label, 1 where it is a number. same_order: the tables have the same rows.
-    numeric: how many of the features are numbers, by party; all of them where nobody tells. asked:
-    all parameters of the method, where a file gives some; without them the default ones count.
+    numeric: how many of the features are numbers, by party; all of them where nobody tells.
+    pictures: whether some are pictures, whose networks nobody has measured. asked: all parameters
+    of the method, where a file gives some; without them the default ones count.
     """
 
     rows: Mapping[str, int]
@@ -33,6 +34,7 @@ class Facts:
     classes: int = 2
     same_order: bool = False
     numeric: Mapping[str, int] = field(default_factory=dict)
+    pictures: bool = False
     asked: Mapping[str, Any] = field(default_factory=dict)
 
     @property

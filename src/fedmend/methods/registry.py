@@ -402,6 +402,13 @@ def estimate(name: str, facts: Facts, params: Mapping[str, Any] | None = None) -
     return rate.of(facts)
 
 
+def rated(name: str, facts: Facts) -> bool:
+    """Whether somebody has measured what a method costs on such a federation."""
+    if facts.pictures:
+        return name == "risa-images"
+    return name == "auto" or record_of(name).rate is not None
+
+
 def _of_auto(facts: Facts) -> Cost:
     """All candidates in every fold that the budget has room for, and what is heard on all rows."""
     horizontal = facts.aligned is None

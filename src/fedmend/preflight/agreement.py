@@ -116,8 +116,9 @@ class PairAgreement:
         pair = f"{self.one} and {self.two}"
         if not self.rows or self.agree is None:
             return (
-                f"{pair} label too few rows in common to be compared. Mend: let them label more of "
-                "the same rows, or lower min_rows in their policies"
+                f"{pair} label too few of the rows that all annotators know to be compared. Mend: "
+                "let them label more of these, give each annotator's table the rows that others "
+                "label (without a label), or lower min_rows in their policies"
             )
         same = f"{pair} give the same label to {100 * self.agree:.0f} % of {self.rows:,} rows"
         if self.is_copy and self.kappa is not None:

@@ -9,13 +9,13 @@ named beside it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fedmend.data.schema import NUMERIC
 from fedmend.methods.costs import Cost, Facts, cost_of_alignment
 from fedmend.methods.recipes import RECIPES
-from fedmend.methods.registry import estimate, record_of
+from fedmend.methods.registry import estimate, rated, record_of
 from fedmend.report.amounts import about, counted, in_bytes, in_time, listed
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ RECIPE = "correct-auto"
 class Tear:
     """One thing that is torn, and what mends it.
 
-    methods: their names in federation.toml. seconds, bytes: of the mend, beyond plain training.
+    methods: their names in federation.toml. seconds, bytes: of the mend, beyond plain training;
+    None where nobody has measured it.
     """
 
     name: str
@@ -50,13 +51,15 @@ class Tear:
     words: str
     mend: str
     methods: list[str]
-    seconds: float
-    bytes: int
+    seconds: float | None
+    bytes: int | None
 
     @property
     def sentence(self) -> str:
-        cost = f"{in_time(self.seconds)}, {in_bytes(self.bytes)}"
-        return f"{self.title}: {self.words} {self.mend} ({cost})."
+        cost = ""
+        if self.seconds is not None and self.bytes is not None:
+            cost = f" ({in_time(self.seconds)}, {in_bytes(self.bytes)})"
+        return f"{self.title}: {self.words} {self.mend}{cost}."
 
 
 @dataclass(frozen=True)
@@ -65,15 +68,15 @@ class Advice:
 
     recipe: the one that mends them, or None. correct: the table of this name, or None. methods:
     those that fit, as tables [[method]], and after them what they are compared with. whole: what
-    all of these take. choosing: what ``auto`` takes, with what the recipe does before; None where
-    there is nothing to choose by.
+    all of these take, None where nobody has measured it. choosing: what ``auto`` takes, with what
+    the recipe does before; None where there is nothing to choose by.
     """
 
     tears: list[Tear] = field(default_factory=list)
     methods: list[dict[str, Any]] = field(default_factory=list)
     correct: dict[str, Any] | None = None
     recipe: str | None = None
-    whole: Cost = field(default_factory=lambda: Cost(0.0, 0))
+    whole: Cost | None = field(default_factory=lambda: Cost(0.0, 0))
     choosing: Cost | None = None
 
     @property
@@ -96,10 +99,13 @@ class Advice:
             if self.recipe is not None:
                 stages = " → ".join(record_of(name).shown for name in RECIPES[self.recipe].stages)
                 begin = f'recipe = "{self.recipe}" ({stages})'
-            yield f"To begin with: {begin}, which {heard} ({about(self.choosing.seconds)})."
+            cost = f" ({about(self.choosing.seconds)})" if self.whole else ""
+            yield f"To begin with: {begin}, which {heard}{cost}."
         first = "To begin with" if self.choosing is None else "To compare by name"
-        cost = f"{about(self.whole.seconds)} and {in_bytes(self.whole.bytes)} in all"
-        yield f"{first}: {', '.join(each.shown for each in records)}; {cost}."
+        cost = ""
+        if self.whole:
+            cost = f"; {about(self.whole.seconds)} and {in_bytes(self.whole.bytes)} in all"
+        yield f"{first}: {', '.join(each.shown for each in records)}{cost}."
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -110,8 +116,8 @@ class Advice:
             "tears": [asdict(tear) | {"sentence": tear.sentence} for tear in self.tears],
             "words": self.words,
             "settings": {"recipe": self.recipe, "correct": self.correct, "methods": methods},
-            "seconds": self.whole.seconds,
-            "bytes": self.whole.bytes,
+            "seconds": self.whole and self.whole.seconds,
+            "bytes": self.whole and self.whole.bytes,
         }
 
 
@@ -157,8 +163,8 @@ class _Case:
         return ["local" if "image" in self.owner.columns else "local-trees"]
 
     def tear(self, name: str, title: str, words: str, mend: str, method: str) -> Tear:
-        cost = estimate(method, self.facts)
-        return Tear(name, title, words, mend, [method], cost.seconds, cost.bytes)
+        cost = estimate(method, self.facts) if rated(method, self.facts) else None
+        return Tear(name, title, words, mend, [method], *(astuple(cost) if cost else (None, None)))
 
 
 def advise(found: Overview) -> Advice:
@@ -180,8 +186,7 @@ def advise(found: Overview) -> Advice:
     if case.owner.labelled_aligned == 0:
         return _alone(case)
     advice = _one_label_party(case)
-    pictures = any("image" in party.columns for party in parties)
-    return replace(advice, choosing=None) if pictures else advice  # auto's trees see none
+    return replace(advice, choosing=None) if facts.pictures else advice  # auto's trees see none
 
 
 def _alone(case: _Case) -> Advice:
@@ -201,6 +206,7 @@ def facts_of(found: Overview) -> Facts:
         _classes(found),
         found.same_order,
         {party.name: sum(party.columns.get(kind, 0) for kind in NUMERIC) for party in parties},
+        any("image" in party.columns for party in parties),
     )
 
 
@@ -218,7 +224,8 @@ def told(costs: Mapping[str, Cost | None]) -> dict[str, Any]:
     whole = sum(known.values(), start=Cost(0.0, 0))
     words = [f"{name}: {in_time(c.seconds)}, {in_bytes(c.bytes)}." for name, c in known.items()]
     lacking = [name for name in costs if name not in known]
-    but = f", and what {listed(lacking)} takes, which was not measured" if lacking else ""
+    takes = "takes" if len(lacking) == 1 else "take"
+    but = f", and what {listed(lacking)} {takes}, which was not measured" if lacking else ""
     cost = f"{about(whole.seconds)} of one processor and {in_bytes(whole.bytes)}"
     words.append(f"All of it: {cost}{but}.")
     return {"words": words, "seconds": whole.seconds, "bytes": whole.bytes}
@@ -401,8 +408,11 @@ def _with_costs(
     if facts.aligned and enough and any(facts.features.values()):
         choosing = estimate("auto", facts) + (before or Cost(0.0, 0))
     methods = [{"name": name} for name in chosen]
-    return Advice(tears, methods, whole=first + _sum(chosen, facts), choosing=choosing)
+    whole = _sum(chosen, facts)
+    return Advice(tears, methods, whole=whole and first + whole, choosing=choosing)
 
 
-def _sum(methods: Sequence[str], facts: Facts) -> Cost:
+def _sum(methods: Sequence[str], facts: Facts) -> Cost | None:
+    if not all(rated(method, facts) for method in methods):
+        return None
     return sum((estimate(method, facts) for method in methods), start=Cost(0.0, 0))

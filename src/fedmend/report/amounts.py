@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedmend.learn.metrics import pretty as pretty
+from fedmend.learn.metrics import score_text as score_text
 
 UNTOLD = "–"
 METRIC_WORDS = {
@@ -97,10 +98,3 @@ def percent(share: float | None) -> str:
     if 0.995 <= round(share, 9) < 1:
         return f"{100 * share:.1f} %" if share < 0.9995 else "over 99.9 %"
     return f"{100 * share:.0f} %" if share >= 0.0995 or share == 0 else f"{100 * share:.1f} %"
-
-
-def score_text(value: float) -> str:
-    """A score as people read it: ``0.836``, and an error in euros ``1,162.4``."""
-    size = abs(value)
-    places = 3 if size < 10 else 2 if size < 100 else 1 if size < 10_000 else 0
-    return f"{value:,.{places}f}"

@@ -315,7 +315,7 @@ def party_settings(config: Config, tables: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the run's parties, once it is known that all of `tables` are among them."""
     known = {party.name: party for party in config.party}
     problems = [
-        f"there is no party {name!r} in the run. Mend: --with one of {', '.join(known)}"
+        f"there is no party {name!r} in the run. Mend: name one of {', '.join(known)}"
         for name in tables
         if name not in known
     ]

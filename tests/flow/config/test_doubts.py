@@ -34,6 +34,11 @@ def test_amounts_as_text(form: str) -> None:
     assert "its values look like numbers" in note and "without units" in note
 
 
+def test_the_amount_that_is_shown_has_the_signs_that_are_meant() -> None:
+    (note,) = notes([*["0,00"] * 20, "7.688,00", *["401,00"] * 20])
+    assert "such as '7.688,00'" in note
+
+
 @pytest.mark.parametrize("form", ["{:05d}", "ABC{:03d}", "{:d}a", "D-{:05d}"])
 def test_codes_are_no_amounts(form: str) -> None:
     found = notes([form.format(number % 12) for number in range(60)], kind="nominal")

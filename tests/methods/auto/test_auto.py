@@ -254,6 +254,15 @@ def test_whether_federation_pays_agrees_with_who_is_heard(apart, interval, heard
     assert module._worth(choice).startswith(said)
 
 
+def test_a_smaller_error_is_told_as_a_smaller_error() -> None:
+    kinds = {"shared": {"apart": -342.889, "apart_interval": [-439.904, -268.49]}}
+    choice = {"metric": "rmse", "kinds": kinds, "candidates": [], "chosen": ""}
+    assert module._worth(choice) == (
+        "Federation pays here: beside the label party's own models RMSE -342.9, 95 % interval "
+        "-439.9 to -268.5."
+    )
+
+
 def test_completed_rows_that_say_nothing_are_left_out(whole_training) -> None:
     frame = people(4)
     frame[["d", "e", "f"]] = np.random.default_rng(8).normal(size=(N, 3))

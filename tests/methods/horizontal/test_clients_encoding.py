@@ -107,6 +107,16 @@ def test_two_numbers_of_which_one_is_rare_are_numbers_where_others_have_more(rar
         common_schema({"a": describe(tables["a"], 10), "b": describe(words, 10)})
 
 
+def test_codes_that_are_numbers_here_and_text_there_are_one_column_as_the_error_says():
+    codes = {"a": pd.DataFrame({"x": [1, 2, 3] * 10}), "b": pd.DataFrame({"x": list("123") * 10})}
+    with pytest.raises(DataError, match=r"of codes, let kinds say 'nominal' of it"):
+        common_schema({n: describe(Table.from_frame(x), 10) for n, x in codes.items()})
+    kinds = {"x": "nominal"}
+    tables = {name: Table.from_frame(x, kinds=kinds) for name, x in codes.items()}
+    schema = common_schema({name: describe(table, 10) for name, table in tables.items()})
+    assert schema["x"].categories == ("1", "2", "3")
+
+
 def test_image_channels_are_measured_together():
     rng = np.random.default_rng(1)
     blocks = [rng.integers(0, 256, (n, 3, 4, 4), dtype=np.uint8) for n in (5, 9)]

@@ -29,7 +29,7 @@ import numpy as np
 from fedmend._parameters import POSITIVE, Rules, at_least, check_values, one_of, parameters
 from fedmend.errors import ConfigError, FedmendError, FedmendWarning, ResumeError
 from fedmend.federation import Federation, WorkerGroup, require_federation
-from fedmend.learn.metrics import LOWER_IS_BETTER, pretty
+from fedmend.learn.metrics import LOWER_IS_BETTER, pretty, score_text
 from fedmend.methods.auto.folds import fold, forget, number_folds
 from fedmend.methods.auto.worker import ALONE, SHARED, BlendWorker
 from fedmend.methods.network import LabelledEstimator
@@ -600,8 +600,8 @@ def _why(choice: Mapping[str, Any], how: Auto) -> list[str]:
         judged = f"cannot be told, as a class is not among these {told['rows']:,} rows"
         if np.isfinite(told["score"]):
             low, high = told["interval"] or (told["score"],) * 2
-            judged = f"is {told['score']:.3f} (95 % interval {low:.3f} to {high:.3f}, "
-            judged += f"{told['rows']:,} rows)"
+            judged = f"is {score_text(told['score'])} (95 % interval {score_text(low)} to "
+            judged += f"{score_text(high)}, {told['rows']:,} rows)"
         lines.append(
             f"On {choice['words'][kind]} {listed} decide. Chosen on some folds and judged on the "
             f"others, {pretty(choice['metric'])} {judged}."
@@ -659,9 +659,10 @@ def _completing(choice: Mapping[str, Any]) -> list[str]:
 def _gain(
     metric: str, apart: float, interval: Sequence[float]
 ) -> tuple[float, tuple[float, float], str]:
-    """What is gained, at the least and at the most, and all of it in words."""
+    """What is gained, at the least and at the most, and in words how the metric differs."""
+    values = [each + 0.0 for each in (apart, *sorted(interval or (0.0, 0.0)))]  # no -0.0
+    shown, *ends = ("+" * (each >= 0) + score_text(each) for each in values)
+    words = f"{pretty(metric)} {shown}, 95 % interval {' to '.join(ends)}"
     sign = -1 if metric in LOWER_IS_BETTER else 1
-    low, high = sorted(sign * each + 0.0 for each in interval or (0.0, 0.0))
-    gain = sign * apart + 0.0  # not -0.0, which would be shown
-    words = f"{pretty(metric)} {gain:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}"
-    return gain, (low, high), words
+    gain, low, high = (sign * each for each in values)
+    return gain, (min(low, high), max(low, high)), words

@@ -175,7 +175,7 @@ def merged(columns: Mapping[str, Column]) -> Column:
     party, other = next(
         (p, c) for p, c in columns.items() if c.kind != reference.kind or c.shape != reference.shape
     )
-    mend = f"write it alike, or let kinds say {reference.kind!r} of it at all parties"
+    mend = "write it alike; or, of codes, let kinds say 'nominal' of it at all parties"
     if reference.is_block and other.is_block:
         mend = "bring the images of all parties to one shape, as bytes (uint8)"
     raise DataError(
