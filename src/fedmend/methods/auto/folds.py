@@ -31,6 +31,7 @@ from fedmend.split.labels import (
     keep_likelihood,
     label_likelihood,
 )
+from fedmend.split.parts import places_of
 
 _DEALT = "folds.dealt"
 """Where a site keeps which rows it dealt by their classes, into how many folds."""
@@ -143,8 +144,8 @@ class FoldWorker(Worker):
         told = rows if numbers is None else np.concatenate([rows, numbers])
         self._excerpt(pair, told, *(f"{name}{at}{members}" for name in (train, held)))
         for name, here in ((train, ~out & ~met), (held, met)):
-            place = pd.Index(self.site.tables[name].ids).get_indexer(self.table.ids[both[here]])
-            found = Alignment(place.astype(np.int64), np.zeros(0, np.int64))
+            place = places_of(self.site, self.site.tables[name], self.table.ids[both[here]])
+            found = Alignment(place, np.zeros(0, np.int64))
             self.site.alignments[f"{name}{at}{members}"] = found
         return [int((~out & ~met).sum()), int(met.sum())]
 
