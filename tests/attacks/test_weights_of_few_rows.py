@@ -17,6 +17,7 @@ import torch
 import fedmend as fm
 from fedmend.data.table import Table
 from fedmend.errors import Refused
+from fedmend.methods.horizontal.rounds import RoundSettings
 from fedmend.methods.risa.workers import EvidenceBottomWorker
 from fedmend.split.config import Settings, SplitConfig
 from fedmend.split.partial import PartialBottomWorker
@@ -106,3 +107,14 @@ def test_cells_by_the_bottom_of_one_row(worker):
         bottom.attach([["aligned", ROWS]], config)
         learns(EVERYBODY[:20])
         assert bottom.bottom_weights() == {}, "the row before may weigh more than these"
+
+
+def test_rounds_of_steps_of_one_row():
+    """A decay that forgets all steps but the last one: what is left is the gradient of its row."""
+    at = AtSite(site())
+    common = {"settings": RoundSettings(batch_size=128).to_dict()}
+    for size in (1, 9):
+        common["settings"]["batch_size"] = size
+        for worker in ("ClientWorker", "HiddenClientWorker"):
+            with pytest.raises(Refused, match="a batch_size from 10 on"):
+                at.worker(worker, run="x").prepare(common=common)
