@@ -298,7 +298,8 @@ class TargetWorker(SealingWorker):
         self, name: str, values: np.ndarray, bound: int, square_sum: int | None = None
     ) -> None:
         """Keep integers for products, with bounds that follow from public facts."""
-        hold_columns(self.site, f"{self.model}:{name}", values, bound, square_sum)
+        key = f"{self.model}:{name}"
+        hold_columns(self.site, key, values, bound, square_sum, closed=True)
 
     def kept(self, name: str) -> Any:
         return self.site.state[f"{self.model}:{name}"]
