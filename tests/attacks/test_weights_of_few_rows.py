@@ -77,6 +77,19 @@ def test_the_mean_of_the_embedding_of_one_row():
         model.top.give_top()
 
 
+def test_an_embedding_by_two_means_of_embeddings():
+    """Of all rows, and of all but one; what the label party itself embeds never crosses."""
+    model = Model(AtSite(site()), ROWS)
+    for rows in (EVERYBODY, EVERYBODY, EVERYBODY[:60]):
+        model.top.see(rows=rows, embeddings={})
+        model.top.learn_imputation(fixed={})
+        model.top.give_top()
+    model.top.see(rows=np.delete(EVERYBODY, 7), embeddings={})
+    model.top.learn_imputation(fixed={})
+    with pytest.raises(Refused, match="few rows at a time"):
+        model.top.give_top()
+
+
 @pytest.mark.parametrize("worker", [PartialBottomWorker, EvidenceBottomWorker])
 def test_cells_by_the_bottom_of_one_row(worker):
     """Its first layer moves by the row itself, times something, whatever the gradient is."""

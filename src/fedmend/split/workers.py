@@ -723,7 +723,9 @@ class TopWorker(JudgingWorker, TopHolder):
 
     def _note_imputed(self, numbers: np.ndarray) -> None:
         """A top that goes elsewhere has means of the embeddings of these rows in it."""
-        self._part().few |= self.site.rows.are_few(numbers)
+        rows, account = self._rows_used[numbers], self.site.rows
+        told = account.admits("learn_imputation", self.table, rows, "imputation")
+        self._part().few |= not told
 
     @exposed(kind="weights")
     def give_top(self) -> dict[str, Any]:
@@ -731,7 +733,8 @@ class TopWorker(JudgingWorker, TopHolder):
             raise Refused(
                 self.site.name,
                 "a top that few rows at a time have taught would tell of them, and does not leave",
-                f"a batch_size from {self.site.rows.least} on; or do not hand out the model",
+                f"a batch_size from {self.site.rows.least} on; trainings on the same rows, or on "
+                "others; or do not hand out the model",
             )
         return super().give_top()
 

@@ -131,8 +131,8 @@ class FoldWorker(Worker):
     ) -> list[int]:
         """Align what `split` has made between two of the parties, too; tells how many rows.
 
-        numbers: the folds of the rows of the two, whose scope is `pair`; without them a place beyond
-        the table stands for a row that one of the two holds out alone.
+        numbers: the folds of the rows of the two, whose scope is `pair`; without them a place
+        beyond the table stands for a row that one of the two holds out alone.
         """
         both, own = self.site.alignments[pair].aligned, self.alignment
         out = np.isin(both, own.aligned[rows])
