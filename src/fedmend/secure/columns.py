@@ -455,12 +455,10 @@ def hold_columns(
     bound: int,
     square_sum: int | None = None,
     abs_sum: int | None = None,
-    closed: bool = False,
 ) -> None:
     """Leave int64 values [columns, aligned rows] in a site's state for products.
 
     bound, square_sum, abs_sum: of every value and of every column, from public facts; see above.
-    closed: see above.
     """
     most = int(bound) * (values.shape[1] * int(bound) if abs_sum is None else abs_sum)
     site.state[key] = IntegerColumns(
@@ -469,10 +467,9 @@ def hold_columns(
         int(bound),
         most if square_sum is None else min(most, int(square_sum)),
         abs_sum,
-        closed=closed,
     )
 
 
-def keep_products(site: Site, key: str) -> None:
-    """Let nobody else learn products of what was left under a key."""
-    site.state[key] = replace(site.state[key], own=True)
+def keep_products(site: Site, key: str, *, own: bool = True) -> None:
+    """Let nobody else learn products of what was left under a key, or (not `own`) only parties."""
+    site.state[key] = replace(site.state[key], own=own, closed=True)

@@ -61,7 +61,8 @@ class BinsWorker(SealingWorker):
     def load_bins(self, length: int) -> None:
         """For products in a session: int64 [stored, rows]."""
         bins = np.ascontiguousarray(self.indicators[:length].toarray().T.astype(np.int64))
-        hold_columns(self.site, f"{self.model}:bins", bins, 1, closed=True)
+        hold_columns(self.site, f"{self.model}:bins", bins, 1)
+        keep_products(self.site, f"{self.model}:bins", own=False)
 
 
 class SumsWorker(SealingWorker):

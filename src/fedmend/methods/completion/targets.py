@@ -35,7 +35,7 @@ from fedmend.federation.site import Alignment, Site
 from fedmend.federation.worker import exposed
 from fedmend.methods.completion.screening import columns_changed, columns_within, lead_right
 from fedmend.secure.channel import SealingWorker, introduce
-from fedmend.secure.columns import hold_columns
+from fedmend.secure.columns import hold_columns, keep_products
 from fedmend.secure.inner_product import Mode
 from fedmend.split.features import ALIGNED, Segments, check_names, own_rows
 
@@ -298,8 +298,8 @@ class TargetWorker(SealingWorker):
         self, name: str, values: np.ndarray, bound: int, square_sum: int | None = None
     ) -> None:
         """Keep integers for products, with bounds that follow from public facts."""
-        key = f"{self.model}:{name}"
-        hold_columns(self.site, key, values, bound, square_sum, closed=True)
+        hold_columns(self.site, f"{self.model}:{name}", values, bound, square_sum)
+        keep_products(self.site, f"{self.model}:{name}", own=False)
 
     def kept(self, name: str) -> Any:
         return self.site.state[f"{self.model}:{name}"]
