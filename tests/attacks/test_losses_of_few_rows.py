@@ -104,6 +104,28 @@ def test_the_loss_of_batches_full_of_one_row(session):
     assert math.isnan(session.epoch(1))
 
 
+def test_a_network_that_learns_from_one_row_more_the_second_time(session):
+    """Between two losses of networks that hardly move: what the row loses, and so its label."""
+    halves = np.arange(SHARED + OWN) % 2
+    leave_to_both(session)
+    assert told(session) and told(session)
+    for member in (-1, 1 - halves[ROW]):
+        one = halves.copy()
+        one[ROW] = member
+        session.top.set_unseen(np.arange(SHARED + OWN), one)
+        assert not told(session)
+    leave_to_both(session)
+    assert told(session)
+
+
+def test_a_row_that_is_believed_a_little_more_the_second_time(session):
+    believed = np.ones(SHARED + OWN)
+    session.top.set_reliability({"telco": believed})
+    assert told(session)
+    session.top.set_reliability({"telco": np.where(np.arange(SHARED + OWN) == ROW, 0.9, 1.0)})
+    assert not told(session)
+
+
 @pytest.mark.parametrize("how", ["unseen", "reliable"])
 def test_how_rows_count_is_changed_before_the_loss_is_asked(session, how):
     """A term is of one row of the first batch and of none of the others; in the end, of all."""

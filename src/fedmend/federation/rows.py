@@ -66,7 +66,14 @@ class Scored(NamedTuple):
         return logs
 
 
-Asked = np.ndarray | Scored | None
+class Weighted(NamedTuple):
+    """Rows, and how far each of them counts in an answer."""
+
+    rows: np.ndarray
+    weights: np.ndarray
+
+
+Asked = np.ndarray | Scored | Weighted | None
 
 
 class RowAccount:
@@ -111,7 +118,7 @@ class RowAccount:
         with self._lock:
             if isinstance(rows, np.ndarray) and self._is_last(table, rows, about):
                 return
-            parts = [*rows] if isinstance(rows, Scored) else [rows]
+            parts = [*rows] if isinstance(rows, tuple) else [rows]
             seen = b"" if rows is None else _digest(*(np.asarray(each) for each in parts))
             key = (about, id(table), seen)
             if key not in self._asked:
@@ -184,6 +191,10 @@ class RowAccount:
             depth = int(weights.shape[1])
             model = {"of": about, "model": _digest(found, rows.said[order]).hex()}
             about = f"{about}, {depth} scores"
+        elif isinstance(rows, Weighted):
+            total = np.bincount(numbers[rows.rows], rows.weights)
+            found, depth = np.flatnonzero(total), 1
+            weights = total[found]
         else:
             if rows is not None:
                 rows = np.asarray(rows)
