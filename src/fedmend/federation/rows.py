@@ -162,13 +162,16 @@ class RowAccount:
         if _is_of_few(total / max(total.sum(), 1e-300), self.least):
             raise self._too_few(call)
 
-    def are_few(self, rows: np.ndarray) -> bool:
-        """Whether few rows have nearly all the weight among these, by how often each is named."""
-        ordered = np.sort(rows)
+    def are_few(self, rows: np.ndarray, most: int | None = None) -> bool:
+        """Whether few rows have nearly all the weight among these, by how often each is named.
+
+        most: so many are not few, whatever the policy says.
+        """
+        least, ordered = min(self.least, most or self.least), np.sort(rows)
         if (ordered[1:] != ordered[:-1]).all():  # as in nearly every step of a training
-            return len(rows) < self.least
+            return len(rows) < least
         times = np.unique(rows, return_counts=True)[1] ** 2.0
-        return len(times) < self.least or _is_of_few(times / times.sum(), self.least)
+        return len(times) < least or _is_of_few(times / times.sum(), least)
 
     def is_cut(self, table: Table) -> bool:
         """Whether rows are missing of the given table that it has most rows of."""

@@ -707,8 +707,25 @@ class TopWorker(JudgingWorker, TopHolder):
         for _ in self.trained.order.sizes:
             self.trained.step({})
 
+    def _note_taught(self, numbers: np.ndarray) -> None:
+        """A step on one label is in every prediction, metric and weight that is told after it."""
+        rows, account = self._targets_of(numbers), self.site.rows
+        if len(rows) and account.are_few(rows, MIN_ROWS):
+            least = min(account.least, MIN_ROWS)
+            raise Refused(
+                self.site.name,
+                f"a step on the labels of fewer than {least} of its rows",
+                f"a batch_size from {least} on, and more labelled rows where there are fewer; or "
+                f"lower min_rows in the policy of {self.site.name!r}",
+            )
+        super()._note_taught(numbers)
+
     def _teaching(self, numbers: np.ndarray) -> np.ndarray:
         return super()._teaching(numbers[self._has_label[numbers]])
+
+    def _targets_of(self, numbers: np.ndarray) -> np.ndarray:
+        """Those of the numbered rows on whose labels a step rests."""
+        return self._teaching(numbers)
 
     @exposed(kind="control", takes={"embeddings": "embedding"})
     def see(self, rows: np.ndarray, embeddings: dict[str, Tensor]) -> None:
