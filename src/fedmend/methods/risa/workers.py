@@ -22,8 +22,6 @@ from fedmend.data.encode import LabelEncoder
 from fedmend.errors import DataError, Refused
 from fedmend.federation import Site, exposed
 from fedmend.federation.rows import Asked, Weighted
-from fedmend.learn import metrics
-from fedmend.learn.calibration import describe
 from fedmend.methods.risa.columns import ALONE, Columns, Ridge, Scores, Sum, mixed
 from fedmend.methods.risa.network import (
     JOINT,
@@ -60,6 +58,7 @@ from fedmend.split.workers import (
     has_label,
     require_outputs_of,
     row_numbers,
+    scored,
 )
 
 _WITHOUT = "without "
@@ -615,17 +614,7 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
     def metrics(self, rows: np.ndarray | None = None) -> dict[str, float]:
         """Metrics of the collected rows against their labels; unlabelled rows left out."""
         self._require_outputs_of(None)
-        targets, p, _ = self._against_labels()
-        return metrics.classification(targets, p, self._noise)
-
-    @exposed(kind="statistic")
-    def uncertainty_report(self) -> dict[str, Any]:
-        """How much the uncertainty is worth on the collected rows that have a label."""
-        self._require_outputs_of(None)
-        targets, p, _ = self._against_labels()
-        return describe(
-            p, metrics.expected_error(p), targets, noise=self._noise, least=self.site.rows.least
-        )
+        return scored(self._labels(), self._targets(), self._take_outputs(), noise=self._noise)
 
     @exposed(kind="statistic")
     def mass(self) -> float:
@@ -652,11 +641,6 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
     def _require_outputs_of(self, rows: np.ndarray | None) -> None:
         self._asked = self._rows_judged()
         super()._require_outputs_of(rows)
-
-    def _against_labels(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        targets, (p, u) = self._targets(), self._all_opinions()
-        known = targets >= 0
-        return targets[known], p[known], u[known]
 
     @exposed(kind="prediction")
     def predictions(self, table_order: bool = False) -> dict[str, np.ndarray]:  # type: ignore[override]
@@ -732,11 +716,7 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
         """Two losses of which a network learns from one row more in the second tell its label."""
         counted = self.trained.counted()
         if counted is None:
-            raise Refused(
-                self.site.name,
-                "how far rows count was changed within a loss",
-                "ask for the loss before",
-            )
+            raise Refused(self.site.name, "how far rows count changed", "ask for the loss before")
         for place, weights in enumerate(counted.flatten(0, 1).cpu().numpy()):
             asked = Weighted(self._rows_used[rows], weights[rows])
             self.site.rows.admit("loss", self.table, asked, f"labels, term {place} of a loss")
