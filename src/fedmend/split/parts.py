@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-import pandas as pd
 from torch import Tensor, nn
 
 from fedmend._files import write_whole
@@ -244,21 +243,6 @@ def ids_of(table: Table, rows: np.ndarray) -> np.ndarray:
     """The ids of rows at these places of a table, None for -1."""
     found, known = np.full(len(rows), None), rows >= 0
     found[known] = table.ids[rows[known]]
-    return found
-
-
-def places_of(site: Site, table: Table, ids: Sequence[Any] | np.ndarray) -> np.ndarray:
-    """Where the rows of these ids stand in a table that has them all.
-
-    A row that it has not would be at -1, the last one, and nobody in the account of rows.
-    """
-    found = np.asarray(pd.Index(table.ids).get_indexer(pd.Index(ids)), np.int64)
-    if (found < 0).any():
-        raise Refused(
-            site.name,
-            f"{int((found < 0).sum())} of the rows named are not in the table they would be of",
-            "name tables of the same rows",
-        )
     return found
 
 

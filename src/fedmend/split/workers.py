@@ -711,12 +711,10 @@ class TopWorker(JudgingWorker, TopHolder):
         """A step on one label is in every prediction, metric and weight that is told after it."""
         rows, account = self._targets_of(numbers), self.site.rows
         if len(rows) and account.are_few(rows, MIN_ROWS):
-            least = min(account.least, MIN_ROWS)
             raise Refused(
                 self.site.name,
-                f"a step on the labels of fewer than {least} of its rows",
-                f"a batch_size from {least} on, and more labelled rows where there are fewer; or "
-                f"lower min_rows in the policy of {self.site.name!r}",
+                f"a step on the labels of fewer than {min(account.least, MIN_ROWS)} of its rows",
+                "a larger batch_size, more labelled rows, or a lower min_rows in its policy",
             )
         super()._note_taught(numbers)
 

@@ -10,16 +10,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 
 from fedmend.data.encode import Encoder, LabelEncoder
-from fedmend.errors import DataError
+from fedmend.errors import DataError, Refused
 from fedmend.federation import Site, exposed
 from fedmend.federation.bound import declare
 from fedmend.federation.rows import Asked
 from fedmend.methods.auto.blend import Held, nested, pool_of, pooled, score_of
 from fedmend.split.answers import AnsweringWorker
 from fedmend.split.features import spans
-from fedmend.split.parts import ids_of, keep_part, places_of, take_outputs
+from fedmend.split.parts import ids_of, keep_part, take_outputs
 from fedmend.split.workers import has_label
 
 SHARED, ALONE = "shared", "alone"
@@ -224,7 +225,12 @@ class BlendWorker(AnsweringWorker):
 
     def _places(self, votes: Votes) -> np.ndarray:
         """Where the rows that were held out stand in this scope's table."""
-        return places_of(self.site, self.table, votes.ids)
+        found = np.asarray(pd.Index(self.table.ids).get_indexer(pd.Index(votes.ids)))
+        if (found < 0).any():  # -1 would be the last row, and nobody in the account of rows
+            raise Refused(
+                self.site.name, "outputs of rows of another table", "name a table that has them"
+            )
+        return found
 
     def _truth(self, targets: np.ndarray, places: np.ndarray) -> np.ndarray:
         labels = self._labels()
