@@ -18,6 +18,7 @@ from fedmend.errors import PrivacyWarning, Refused
 from fedmend.federation import KINDS, Federation, Party, Policy, Site
 from fedmend.methods.boosting import histograms
 from fedmend.methods.completion import linear
+from fedmend.methods.completion.trees import TreeFeatures
 from fedmend.secure import Columns, align, inner_products, rank_correlation, secure_sum
 from fedmend.secure.columns import hold_columns, keep_products
 from fedmend.secure.inner_product import ProductSession
@@ -129,6 +130,35 @@ def test_the_numbers_of_trees_and_residuals_are_for_who_trains(monkeypatch):
     worker.keep_columns = lambda *given: None
     linear.LinearTargets._keep_own(worker, "residuals", worker.numbers, 1, 3)
     assert kept == ["m:numbers", "m:residuals"]
+
+
+@pytest.mark.parametrize("mode", ["bfv", "dealer"])
+def test_products_of_what_a_training_holds_of_some_rows_open_to_no_coordinator(mode):
+    """Bins of both parties over 20 rows, and over 21: the difference is the cells of one row."""
+    numbers = {name: np.random.default_rng(0).normal(size=ROWS) for name in ("bank", "telco")}
+    fed = Federation(
+        *(Party(name, Table(np.arange(ROWS), {"x": each})) for name, each in numbers.items())
+    )
+    align(fed)
+    how = {"model": "m", "segments": [["aligned", ROWS]], "bins": 8, "least": 1, "disclose": 0}
+    with (
+        fed.workers(TreeFeatures, **how) as trees,
+        fed.workers(
+            linear.LinearFeatures, **{key: how[key] for key in ("model", "segments")}
+        ) as lines,
+    ):
+        lines.start()
+        for length in (20, 21):
+            view = fed.on(f"train@m-{length}")
+            trees.open_scope(view.scope, length)
+            trees.load_bins(length)
+            lines.load_columns(8, length)
+            for key in ("m:bins", "m:columns"):
+                kept = {name: Columns(name, "state", {"key": key}) for name in fed.names}
+                with ProductSession(view, kept["bank"], "telco", mode=mode) as session:
+                    with pytest.raises(Refused, match="for a party alone"):
+                        session.products(kept["telco"])
+                    session.products(kept["telco"], to="telco")
 
 
 def test_the_published_correlation_shows_rows_and_says_so():

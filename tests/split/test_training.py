@@ -315,7 +315,7 @@ def test_too_few_classes_or_labels_are_named(make_fed, make_frame, classes, alig
 def test_of_few_rows_none_are_held_out(make_fed, make_frame):
     frame = make_frame()
     frame.loc[:1, "y"] = ["no", "yes"]
-    fed = make_fed(frame, aligned=3)
+    fed = make_fed(frame, aligned=12)
     model = network(fed, replace(QUICK, validation=0.9)).fit(segments(fed))
     assert "val_log_loss" not in model.history[0]
 

@@ -66,7 +66,14 @@ class Scored(NamedTuple):
         return logs
 
 
-Asked = np.ndarray | Scored | None
+class Weighted(NamedTuple):
+    """Rows, and how far each of them counts in an answer."""
+
+    rows: np.ndarray
+    weights: np.ndarray
+
+
+Asked = np.ndarray | Scored | Weighted | None
 
 
 class RowAccount:
@@ -111,7 +118,7 @@ class RowAccount:
         with self._lock:
             if isinstance(rows, np.ndarray) and self._is_last(table, rows, about):
                 return
-            parts = [*rows] if isinstance(rows, Scored) else [rows]
+            parts = [*rows] if isinstance(rows, tuple) else [rows]
             seen = b"" if rows is None else _digest(*(np.asarray(each) for each in parts))
             key = (about, id(table), seen)
             if key not in self._asked:
@@ -155,13 +162,16 @@ class RowAccount:
         if _is_of_few(total / max(total.sum(), 1e-300), self.least):
             raise self._too_few(call)
 
-    def are_few(self, rows: np.ndarray) -> bool:
-        """Whether few rows have nearly all the weight among these, by how often each is named."""
-        ordered = np.sort(rows)
+    def are_few(self, rows: np.ndarray, most: int | None = None) -> bool:
+        """Whether few rows have nearly all the weight among these, by how often each is named.
+
+        most: so many are not few, whatever the policy says.
+        """
+        least, ordered = min(self.least, most or self.least), np.sort(rows)
         if (ordered[1:] != ordered[:-1]).all():  # as in nearly every step of a training
-            return len(rows) < self.least
+            return len(rows) < least
         times = np.unique(rows, return_counts=True)[1] ** 2.0
-        return len(times) < self.least or _is_of_few(times / times.sum(), self.least)
+        return len(times) < least or _is_of_few(times / times.sum(), least)
 
     def is_cut(self, table: Table) -> bool:
         """Whether rows are missing of the given table that it has most rows of."""
@@ -184,6 +194,10 @@ class RowAccount:
             depth = int(weights.shape[1])
             model = {"of": about, "model": _digest(found, rows.said[order]).hex()}
             about = f"{about}, {depth} scores"
+        elif isinstance(rows, Weighted):
+            total = np.bincount(numbers[rows.rows], rows.weights)
+            found, depth = np.flatnonzero(total), 1
+            weights = total[found]
         else:
             if rows is not None:
                 rows = np.asarray(rows)

@@ -36,6 +36,7 @@ from fedmend._parameters import at_least, one_of, wrong_values
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted
 from fedmend.federation import Federation, Site, exposed
+from fedmend.federation.rows import Asked
 from fedmend.generate.base import MIN_ROWS, Generator, Given
 from fedmend.generate.encoder import Encoded
 from fedmend.generate.gain import GAIN, Duel, Rows
@@ -51,7 +52,7 @@ from fedmend.generate.training import (
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.secure.channel import ExchangeWorker, is_sealed, seal_exchange
 from fedmend.split.config import Settings, SplitConfig
-from fedmend.split.features import ALIGNED, BatchOrder
+from fedmend.split.features import ALIGNED, BatchOrder, digest_of
 from fedmend.split.parts import MANIFEST, begin_model, keep_part, part_of, read_json, write_json
 from fedmend.split.training import PREDICT_ROWS, epoch_seed
 from fedmend.split.workers import BottomWorker
@@ -100,13 +101,17 @@ def _stored(site: Site, key: str, name: str) -> Any:
     return found[name]
 
 
-class ContextWorker(BottomWorker):
+class _Beside:
+    """Both sides: an embedding stands beside the cells of its own row, where rows are named."""
+
+    def exchanged(self, method: str, kwargs: Mapping[str, Any], *, coming: bool) -> str:
+        return digest_of(kwargs["rows"]) if "rows" in kwargs else ""
+
+
+class ContextWorker(_Beside, BottomWorker):
     """A: embeds its columns of the rows; scores and use take an average of its weights."""
 
     average: EMA | None = None
-
-    def exchanged(self, method: str, kwargs: Mapping[str, Any], *, coming: bool) -> str:
-        return ""  # no label stands beside what B has of a row
 
     @exposed(kind="control")
     def set_order(self, rows: np.ndarray) -> int:
@@ -159,7 +164,7 @@ class ContextWorker(BottomWorker):
         self.trained = self._model_on(own, SplitConfig.from_wire(config).settings)
 
 
-class ImputerWorker(ExchangeWorker):
+class ImputerWorker(_Beside, ExchangeWorker):
     """B: the table with gaps, generator and discriminator, and whatever they make."""
 
     def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
@@ -243,7 +248,13 @@ class ImputerWorker(ExchangeWorker):
         alone = self.alone.take(next(self._alone))
         return Rows(*(torch.cat(pair) for pair in zip(rows, alone, strict=True)))
 
-    @exposed(kind="control", takes={"embedding": "embedding"})
+    def about_rows(self, method: str) -> str:
+        return "scores of a generator"
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
+        return [self.alignment.aligned[kwargs["rows"]]]
+
+    @exposed(kind="control", over_rows=True, optional=True, takes={"embedding": "embedding"})
     def judge(self, embedding: Tensor, rows: np.ndarray) -> bool:
         """Score the average on held-out rows; tells whether it is the best so far."""
         made = self.generator
@@ -265,8 +276,8 @@ class ImputerWorker(ExchangeWorker):
     # --- use -----------------------------------------------------------------------------------
 
     @exposed(kind="control", takes={"embedding": "embedding"})
-    def take(self, embedding: Tensor) -> None:
-        """The context of the next rows, in the order of their numbers."""
+    def take(self, embedding: Tensor, rows: np.ndarray) -> None:
+        """The context of the next rows, which these are, in the order of their numbers."""
         self._parts.append(self.generator.received(embedding))
 
     @exposed(kind="control")
@@ -573,7 +584,7 @@ class VFGAIN(GAIN):
             for part in np.split(
                 np.arange(made.rows), range(PREDICT_ROWS, made.rows, PREDICT_ROWS)
             ):
-                imputer.take(bottom.embed(part))
+                imputer.take(bottom.embed(part), part)
             imputer.complete(made.name, aligned, given, draws, seed)
         return made
 

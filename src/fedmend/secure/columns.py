@@ -68,7 +68,8 @@ class Columns:
 class IntegerColumns:
     """int64 values [columns, rows] in the common order of the aligned rows, and their bounds.
 
-    own: products of them are for this party alone, which lets no share of one out.
+    own: products of them are for this party alone, which lets no share of one out. closed: for one
+    of the two parties, and not for the coordinator: they may be of some rows only.
     """
 
     values: np.ndarray
@@ -77,6 +78,7 @@ class IntegerColumns:
     square_sum: int
     abs_sum: int | None = None  # rows times max_abs, if nothing less is known
     own: bool = field(default=False, kw_only=True)
+    closed: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         values = self.values
@@ -248,11 +250,13 @@ class ProductWorker(ColumnsWorker):
             )
         return share
 
-    def _share_for_others(self) -> np.ndarray:
-        if self.columns.own:
+    def _share_for_others(self, to: str = "") -> np.ndarray:
+        """to: the other party; without one for the coordinator."""
+        if self.columns.own or (self.columns.closed and not to):
+            whose = "it" if self.columns.own else "a party"
             raise Refused(
                 self.site.name,
-                "products of these columns are for it alone",
+                f"products of these columns are for {whose} alone",
                 f"products(…, to={self.site.name!r})",
             )
         return self._take_share()
@@ -265,7 +269,7 @@ class ProductWorker(ColumnsWorker):
     @exposed(kind="masked", opens="statistic")
     def share_for(self, to: str, blind: bytes | None = None) -> Sealed:
         """This party's share in a message for the other one; `blind` seeds what is added to it."""
-        share = self._share_for_others()
+        share = self._share_for_others(to)
         if blind is not None:
             share = lowest_bits(share + mask_stream(blind, share.shape), self._share_bits)
         return self.seal(share, to=to, kind="masked")
@@ -462,6 +466,6 @@ def hold_columns(
     )
 
 
-def keep_products(site: Site, key: str) -> None:
-    """Let nobody else learn products of what was left under a key."""
-    site.state[key] = replace(site.state[key], own=True)
+def keep_products(site: Site, key: str, *, own: bool = True) -> None:
+    """Let nobody else learn products of what was left under a key, or (not `own`) only parties."""
+    site.state[key] = replace(site.state[key], own=own, closed=True)

@@ -185,6 +185,9 @@ class SharesBottom:
         part = self._part().bottom  # type: ignore[attr-defined]
         return None if part is None else part.module
 
+    def _targets_of(self, numbers: np.ndarray) -> np.ndarray:
+        return numbers  # pseudo-labels stand beside labels, also of rows that it does not know
+
     @exposed(kind="control")
     def bottom_shapes(self) -> dict[str, list[int]]:
         """The shape of everything in this party's bottom, by name."""

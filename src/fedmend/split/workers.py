@@ -718,8 +718,23 @@ class TopWorker(JudgingWorker, TopHolder):
         for _ in self.trained.order.sizes:
             self.trained.step({})
 
+    def _note_taught(self, numbers: np.ndarray) -> None:
+        """A step on one label is in every prediction, metric and weight that is told after it."""
+        rows, account = self._targets_of(numbers), self.site.rows
+        if len(rows) and account.are_few(rows, MIN_ROWS):
+            raise Refused(
+                self.site.name,
+                f"a step on the labels of fewer than {min(account.least, MIN_ROWS)} of its rows",
+                "a larger batch_size, more labelled rows, or a lower min_rows in its policy",
+            )
+        super()._note_taught(numbers)
+
     def _teaching(self, numbers: np.ndarray) -> np.ndarray:
         return super()._teaching(numbers[self._has_label[numbers]])
+
+    def _targets_of(self, numbers: np.ndarray) -> np.ndarray:
+        """Those of the numbered rows on whose labels a step rests."""
+        return self._teaching(numbers)
 
     @exposed(kind="control", takes={"embeddings": "embedding"})
     def see(self, rows: np.ndarray, embeddings: dict[str, Tensor]) -> None:
@@ -734,7 +749,9 @@ class TopWorker(JudgingWorker, TopHolder):
 
     def _note_imputed(self, numbers: np.ndarray) -> None:
         """A top that goes elsewhere has means of the embeddings of these rows in it."""
-        self._part().few |= self.site.rows.are_few(numbers)
+        rows, account = self._rows_used[numbers], self.site.rows
+        told = account.admits("learn_imputation", self.table, rows, "imputation")
+        self._part().few |= not told
 
     @exposed(kind="weights")
     def give_top(self) -> dict[str, Any]:
@@ -742,7 +759,8 @@ class TopWorker(JudgingWorker, TopHolder):
             raise Refused(
                 self.site.name,
                 "a top that few rows at a time have taught would tell of them, and does not leave",
-                f"a batch_size from {self.site.rows.least} on; or do not hand out the model",
+                f"a batch_size from {self.site.rows.least} on; trainings on the same rows, or on "
+                "others; or do not hand out the model",
             )
         return super().give_top()
 

@@ -261,7 +261,7 @@ def test_a_fold_without_rows_of_two_trains_on_those_the_label_party_keeps(
             fed.engine.site(each).alignments[pair.scope].aligned for each in ("bank", name)
         )
         ids = [fed.engine.site(each).tables["train-fold1"].ids for each in ("bank", name)]
-        held_out = bank < 0  # only the bank knows it
+        held_out = bank == len(ids[0])  # only the bank knows it
         assert len(bank) == len(other) == pair.alignment.aligned and (other >= 0).all()
         assert 0 < held_out.sum() < len(bank) // 3
         np.testing.assert_array_equal(ids[0][bank[~held_out]], ids[1][other[~held_out]])

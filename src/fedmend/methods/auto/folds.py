@@ -131,8 +131,8 @@ class FoldWorker(Worker):
     ) -> list[int]:
         """Align what `split` has made between two of the parties, too; tells how many rows.
 
-        numbers: the folds of the rows of the two, whose scope is `pair`; without them -1 stands for
-        a row that one of the two holds out alone.
+        numbers: the folds of the rows of the two, whose scope is `pair`; without them a place
+        beyond the table stands for a row that one of the two holds out alone.
         """
         both, own = self.site.alignments[pair].aligned, self.alignment
         out = np.isin(both, own.aligned[rows])
@@ -143,7 +143,9 @@ class FoldWorker(Worker):
         told = rows if numbers is None else np.concatenate([rows, numbers])
         self._excerpt(pair, told, *(f"{name}{at}{members}" for name in (train, held)))
         for name, here in ((train, ~out & ~met), (held, met)):
-            place = pd.Index(self.site.tables[name].ids).get_indexer(self.table.ids[both[here]])
+            ids = self.site.tables[name].ids
+            place = pd.Index(ids).get_indexer(self.table.ids[both[here]])
+            place = np.where(place < 0, len(ids), place)  # not -1, which would be the last row
             found = Alignment(place.astype(np.int64), np.zeros(0, np.int64))
             self.site.alignments[f"{name}{at}{members}"] = found
         return [int((~out & ~met).sum()), int(met.sum())]

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend.data.encode import Encoder, LabelEncoder
-from fedmend.errors import DataError
+from fedmend.errors import DataError, Refused
 from fedmend.federation import Site, exposed
 from fedmend.federation.bound import declare
 from fedmend.federation.rows import Asked
@@ -218,7 +218,12 @@ class BlendWorker(AnsweringWorker):
 
     def _places(self, votes: Votes) -> np.ndarray:
         """Where the rows that were held out stand in this scope's table."""
-        return pd.Index(self.table.ids).get_indexer(pd.Index(votes.ids))
+        found = np.asarray(pd.Index(self.table.ids).get_indexer(pd.Index(votes.ids)))
+        if (found < 0).any():  # -1 would be the last row, and nobody in the account of rows
+            raise Refused(
+                self.site.name, "outputs of rows of another table", "name a table that has them"
+            )
+        return found
 
     def _truth(self, targets: np.ndarray, places: np.ndarray) -> np.ndarray:
         labels = self._labels()

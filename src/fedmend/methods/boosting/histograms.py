@@ -83,6 +83,7 @@ class BinsWorker(SealingWorker):
         """For products in a session: int64 [stored, rows]."""
         bins = np.ascontiguousarray(self.indicators[:length].toarray().T.astype(np.int64))
         hold_columns(self.site, f"{self.model}:bins", bins, 1)
+        keep_products(self.site, f"{self.model}:bins", own=False)
 
 
 class SumsWorker(SealingWorker):

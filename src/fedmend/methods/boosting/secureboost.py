@@ -414,7 +414,7 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         """
         if self._boosting is None:  # a second growth is on the same rows, whose sides stay known
             self._take(segments)
-            number = np.full(len(self.table) + 1, -1)  # the last is that of a row held out: -1
+            number = np.full(len(self.table) + 1, -1)  # the last is that of a row held out
             number[self._rows_used] = np.arange(len(self._rows_used))
             self._met = {
                 name: number[self.site.alignments[scope].aligned] for name, scope in met.items()

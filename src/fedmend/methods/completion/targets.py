@@ -35,7 +35,7 @@ from fedmend.federation.site import Alignment, Site
 from fedmend.federation.worker import exposed
 from fedmend.methods.completion.screening import columns_changed, columns_within, lead_right
 from fedmend.secure.channel import SealingWorker, introduce
-from fedmend.secure.columns import hold_columns
+from fedmend.secure.columns import hold_columns, keep_products
 from fedmend.secure.inner_product import Mode
 from fedmend.split.features import ALIGNED, Segments, check_names, own_rows
 
@@ -300,6 +300,7 @@ class TargetWorker(SealingWorker):
     ) -> None:
         """Keep integers for products, with bounds that follow from public facts."""
         hold_columns(self.site, f"{self.model}:{name}", values, bound, square_sum)
+        keep_products(self.site, f"{self.model}:{name}", own=False)
 
     def kept(self, name: str) -> Any:
         return self.site.state[f"{self.model}:{name}"]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedmend.data.schema import Schema
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError, DataError
+from fedmend.errors import ConfigError, DataError, Refused
 from fedmend.federation.rows import Asked
 from fedmend.federation.site import Site
 from fedmend.federation.worker import Worker, exposed
@@ -105,6 +105,12 @@ class ClientWorker(Worker):
     def prepare(self, common: dict[str, Any]) -> None:
         """Encode the rows and build the network."""
         settings = RoundSettings.from_dict(common["settings"])
+        if settings.batch_size < self.site.rows.least:  # an optimizer can forget all other steps
+            raise Refused(
+                self.site.name,
+                f"weights would tell of the {settings.batch_size} rows of their last step",
+                f"a batch_size from {self.site.rows.least} on",
+            )
         device = resolve_device(self.site.device)
         self._common = dict(common)
         self._fill_pool(settings, device)

@@ -323,6 +323,17 @@ class EvidenceTopModel(_ByEpochs, TopModel):
             found.index_add_(2, numbers, weights)
         return found
 
+    def counted(self) -> Tensor | None:
+        """The same, had each row been dealt once; None where it changed while they were walked."""
+        if len({(id(unseen), id(reliable)) for _, unseen, reliable in self._walked}) != 1:
+            return None
+        _, unseen, reliable = self._walked[0]
+        assert self.targets is not None
+        everybody = torch.arange(len(self.targets), device=self.device)
+        whole = torch.ones(len(everybody), device=self.device)
+        sides = [reliable.get(name, whole).float() for name in ("", *self.names)]
+        return torch.stack(sides)[:, None] * self._row_weights(everybody, unseen).float()
+
     # ------------------------------------------------------------------ without training
 
     @torch.no_grad()

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from fedmend.data.encode import LabelEncoder
-from fedmend.errors import DataError
+from fedmend.errors import DataError, Refused
 from fedmend.federation import Site, exposed
-from fedmend.federation.rows import Asked
+from fedmend.federation.rows import Asked, Weighted
 from fedmend.methods.risa.columns import ALONE, Columns, Ridge, Scores, Sum, mixed
 from fedmend.methods.risa.network import (
     JOINT,
@@ -614,8 +614,7 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
     def metrics(self, rows: np.ndarray | None = None) -> dict[str, float]:
         """Metrics of the collected rows against their labels; unlabelled rows left out."""
         self._require_outputs_of(None)
-        found = self._labels(), self._targets(), self._take_outputs()
-        return scored(*found, noise=self._noise)
+        return scored(self._labels(), self._targets(), self._take_outputs(), noise=self._noise)
 
     @exposed(kind="statistic")
     def mass(self) -> float:
@@ -707,10 +706,20 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
             rows = np.flatnonzero(has_label(self._targets()))
             for weights in self.trained.loss_weights().flatten(0, 1).cpu().numpy():
                 self.site.rows.require(method, self.table, self._rows_used[rows], weights[rows])
+            self._admit_terms(np.intersect1d(rows, self.trained.loss_rows()))
         if method == "additive_shares":
             found = [each.cpu().numpy() for each in self._sum.judges()]
             return [self._labelled_of(self._sum_rows[judges]) for judges in found]
         return super().rows_asked(method, kwargs)
+
+    def _admit_terms(self, rows: np.ndarray) -> None:
+        """Two losses of which a network learns from one row more in the second tell its label."""
+        counted = self.trained.counted()
+        if counted is None:
+            raise Refused(self.site.name, "how far rows count changed", "ask for the loss before")
+        for place, weights in enumerate(counted.flatten(0, 1).cpu().numpy()):
+            asked = Weighted(self._rows_used[rows], weights[rows])
+            self.site.rows.admit("loss", self.table, asked, f"labels, term {place} of a loss")
 
     def _places_of(self, *kinds: str) -> np.ndarray:
         """The places in the table of the rows judged, one judged twice named twice."""
