@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fedmend as fm
-from fedmend.errors import ConfigError, DataError, FedmendWarning
+from fedmend.errors import ConfigError, DataError, FedmendError, FedmendWarning
 from fedmend.flow import execute, plan_of
 from fedmend.flow.checks import check_data, look
 from fedmend.flow.config import load_config
@@ -308,6 +308,26 @@ def test_a_policy_that_lets_nothing_be_trained_is_noted(workshop):
     (note,) = findings(workshop).notes
     assert re.match(r"party 'bank' has \d+ labelled training rows, and no answer of its may ", note)
     assert "fewer than 400 (policy.min_rows): methods will be refused. Mend: more" in note
+
+
+@pytest.mark.parametrize(("method", "parties"), [("vfl", ["bank"]), ("fedavg", ["bank", "telco"])])
+def test_batches_of_few_rows_are_named_before_they_are_refused(workshop, method, parties):
+    workshop.write(method=f'name = "{method}"\nbatch_size = 4')
+    if method == "fedavg":
+        others = workshop.bank.assign(customer=workshop.bank["customer"] + 500)
+        others.to_csv(workshop.folder / "telco.csv", index=False)
+        workshop.edit(
+            ('"telco.csv"\nid = "customer"', '"telco.csv"\nid = "customer"\nlabel = "default"')
+        )
+    problems = findings(workshop).problems
+    assert [each.lower().partition(" rows (")[0] for each in problems] == [
+        f"method '{method}': batch_size = 4, and party '{party}' lets no step rest on fewer than 10"
+        for party in parties
+    ]
+    with pytest.raises(FedmendError, match=r"Mend: a (larger )?batch_size"):
+        execute(plan_of(load_config(workshop.config)), workshop.run)
+    workshop.edit(("batch_size = 4", "batch_size = 10"))
+    assert findings(workshop).problems == []
 
 
 def test_a_run_with_too_few_test_rows_has_a_model_and_no_scores(workshop):

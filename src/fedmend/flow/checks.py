@@ -21,6 +21,7 @@ from fedmend.data.schema import Schema
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
 from fedmend.federation import Federation, Party, Policy
+from fedmend.federation.policy import MIN_ROWS
 from fedmend.flow.config import Config, PartySettings
 from fedmend.flow.config.references import password_notes
 from fedmend.flow.config.settings import MAJORITY, WEIGHTS, AutoSettings
@@ -81,6 +82,7 @@ def check_data(config: Config) -> Findings:
         found.notes.append(f"{several if bare[1:] else one} no columns besides id and label")
     if config.horizontal:
         found.problems += _misfits(config, "multiclass")
+    found.problems += _small_batches(config)
     if len(found.tables) == len(config.party):
         between = _horizontal_problems if config.horizontal else _vertical_problems
         found.problems += between(config, found)
@@ -373,6 +375,23 @@ def _too_few_shared(config: Config, found: Findings) -> Iterator[str]:
                 f"part from {least:,}. Mend: find more common rows, another evaluate.test_share, "
                 f"or a lower policy.min_intersection of {strictest.name!r}"
             )
+
+
+def _small_batches(config: Config) -> Iterator[str]:
+    """Whose labels a step rests on lets no training go on by so few rows."""
+    for party in config.party:
+        if not config.horizontal and config.labellers != [party.name]:
+            continue
+        told_of = party.policy.build().min_rows
+        least = told_of if config.horizontal else min(told_of, MIN_ROWS)
+        for method in config.method:
+            size = method.params.get("batch_size")
+            if isinstance(size, int) and size < least:
+                yield (
+                    f"method {method.shown_as!r}: batch_size = {size}, and party {party.name!r} "
+                    f"lets no step rest on fewer than {least} rows (policy.min_rows). "
+                    f"Mend: batch_size = {least} or more, or a lower policy.min_rows"
+                )
 
 
 def _too_few_labelled(
