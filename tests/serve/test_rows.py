@@ -36,9 +36,9 @@ def test_one_row_has_the_kinds_of_the_training_table():
 
 def test_what_had_two_values_may_have_more():
     rows = [ROW, ROW | {"customer": 8, "flag": 2}, ROW | {"customer": 9, "flag": 0}]
-    with pytest.warns(FedmendWarning, match="'bank': column 'flag' has 2 in 1 rows, .* never"):
+    with pytest.warns(FedmendWarning, match="'bank': column 'flag' has 2 in 1 row, .* never"):
         assert rows_of_records(rows, BANK, LEARNT).frame["flag"].tolist() == [1, 2, 0]
-    with pytest.warns(FedmendWarning, match="'bank': column 'sex' has 'd' in 1 rows, .* never"):
+    with pytest.warns(FedmendWarning, match="'bank': column 'sex' has 'd' in 1 row, .* never"):
         rows_of_records([ROW | {"sex": "d"}, ROW | {"customer": 8}], BANK, LEARNT)
 
 
