@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -31,6 +31,7 @@ from fedmend.errors import DataError
 from fedmend.federation import Each, exposed
 from fedmend.federation.bound import declare
 from fedmend.federation.rows import Asked
+from fedmend.learn.augment import Weak
 from fedmend.learn.nets import Bottom, initialise, mlp
 from fedmend.methods.network import SplitEstimator
 from fedmend.methods.vertical.local import LocalTrainer, RowViews
@@ -203,7 +204,11 @@ class HeadModel(TopModel):
     held: dict[str, Tensor]
 
     def _outputs(
-        self, embeddings: Mapping[str, Tensor], numbers: Tensor, *_: object, **__: object
+        self,
+        embeddings: Mapping[str, Tensor],
+        numbers: Tensor,
+        draws: Weak | None = None,
+        known: Sequence[str] | None = None,
     ) -> Tensor:
         return self._top_of({name: each[numbers] for name, each in self.held.items()})
 
