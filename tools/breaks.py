@@ -66,6 +66,27 @@ BREAKS = (
         "weights, depth = np.ones(len(found)), 1",
         (FEW,),
     ),
+    Break(
+        "rows: not in the table",
+        "split/parts.py",
+        "if (found < 0).any():",
+        "if False:",
+        ("tests/attacks/test_rows_that_are_not_there.py",),
+    ),
+    Break(
+        "rows: a step on few labels",
+        "split/workers.py",
+        "if len(rows) and account.are_few(rows, MIN_ROWS):",
+        "if False:",
+        ("tests/attacks/test_weights_of_few_rows.py",),
+    ),
+    Break(
+        "flow: batches of few rows",
+        "flow/checks.py",
+        "if isinstance(size, int) and size < least:",
+        "if False:",
+        ("tests/flow/test_checks.py",),
+    ),
     Break("rows: lasting", ROWS, "lasts = id(table) in self._given", "lasts = False", (FEW,)),
     Break("rows: rare", ROWS, "if counts[code] >= least]", "if counts[code] >= 1]", (FEW,)),
     Break(
