@@ -68,7 +68,7 @@ BREAKS = (
     ),
     Break(
         "rows: not in the table",
-        "split/parts.py",
+        "methods/auto/worker.py",
         "if (found < 0).any():",
         "if False:",
         ("tests/attacks/test_rows_that_are_not_there.py",),
