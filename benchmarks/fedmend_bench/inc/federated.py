@@ -138,7 +138,7 @@ def measure(unit: Unit, problem: Problem) -> tuple[float, float]:
     votes = worlds.votes[0, 0] if settings else np.repeat(truth[:, None], PARTIES, 1)
     train, test = worlds.train[0].numpy(), worlds.test[0].numpy()
     fed = federation_of(votes, train, test, worlds.columns, unit.seed)
-    net = network_of(MODELS[unit.model], len(truth), 2) | {"epochs": unit.epochs}
+    net = network_of(MODELS[unit.model], len(truth), 10) | {"epochs": unit.epochs}
     if unit.setting is None:
         model: Any = Clean(**net, label_party="p0", validation=0.0, patience=None).fit(fed)
         corrected = 1.0
