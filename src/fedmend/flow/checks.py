@@ -378,7 +378,7 @@ def _too_few_shared(config: Config, found: Findings) -> Iterator[str]:
 
 
 def _small_batches(config: Config) -> Iterator[str]:
-    """Whose labels a step rests on lets no training go on by so few rows."""
+    """Batches of fewer rows than a party lets a step rest on, at which training would end."""
     for party in config.party:
         if not config.horizontal and config.labellers != [party.name]:
             continue
